@@ -1,9 +1,11 @@
 package engine
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/bounds"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -41,20 +43,16 @@ func (p Plan) Validate() error {
 		return fmt.Errorf("--dtype: %w", p.DType.Validate())
 	case p.KV.Validate() != nil:
 		return fmt.Errorf("--kv: %w", p.KV.Validate())
-	case p.PromptTokens < 1 || p.PromptTokens > most:
-		return fmt.Errorf("--prompt: %d is outside 1 to %d", p.PromptTokens, most)
-	case p.DecodeSteps < 1 || p.DecodeSteps > most:
-		return fmt.Errorf("--decode: %d is outside 1 to %d", p.DecodeSteps, most)
-	case p.Batch < 1 || p.Batch > maxBatch:
-		return fmt.Errorf("--batch: %d is outside 1 to %d", p.Batch, maxBatch)
-	case p.ContextTokens < 0 || p.ContextTokens > most:
-		return fmt.Errorf("--context: %d is outside 0 to %d", p.ContextTokens, most)
-	case p.Rounds < 1 || p.Rounds > 1000:
-		return fmt.Errorf("--rounds: %d is outside 1 to 1000", p.Rounds)
 	case p.LimitsFor < 0 || p.LimitsFor > time.Minute:
 		return fmt.Errorf("--limits: %v is outside 0 to 1m", p.LimitsFor)
 	}
-	return nil
+	return cmp.Or(
+		bounds.Within("--prompt", p.PromptTokens, 1, most),
+		bounds.Within("--decode", p.DecodeSteps, 1, most),
+		bounds.Within("--batch", p.Batch, 1, maxBatch),
+		bounds.Within("--context", p.ContextTokens, 0, most),
+		bounds.Within("--rounds", p.Rounds, 1, 1000),
+	)
 }
 
 // ValidateFor checks the plan for a model of that name and context.

@@ -1,10 +1,12 @@
 package gpu
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/bounds"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
@@ -36,30 +38,22 @@ const mostTokens = 1 << 20
 // says what to do.
 func (p Plan) Validate() error {
 	switch {
-	case p.PromptTokens < 1 || p.PromptTokens > mostTokens:
-		return fmt.Errorf("--prompt: %d is outside 1 to %d", p.PromptTokens, mostTokens)
-	case p.ChunkTokens < 1 || p.ChunkTokens > 1<<16:
-		return fmt.Errorf("--chunk: %d is outside 1 to %d", p.ChunkTokens, 1<<16)
-	case p.DecodeSteps < 1 || p.DecodeSteps > mostTokens:
-		return fmt.Errorf("--decode: %d is outside 1 to %d", p.DecodeSteps, mostTokens)
 	case len(p.Batches) == 0:
 		return errors.New("--batch: pass at least one value")
 	case len(p.ContextTokens) == 0:
 		return errors.New("--context: pass at least one value")
-	case p.Rounds < 1 || p.Rounds > 1000:
-		return fmt.Errorf("--rounds: %d is outside 1 to 1000", p.Rounds)
 	}
-	for _, batch := range p.Batches {
-		if batch < 1 || batch > 4096 {
-			return fmt.Errorf("--batch: %d is outside 1 to 4096", batch)
-		}
-	}
-	for _, context := range p.ContextTokens {
-		if context < 0 || context > mostTokens {
-			return fmt.Errorf("--context: %d is outside 0 to %d", context, mostTokens)
-		}
-	}
-	return p.ValidateEngine()
+	return cmp.Or(
+		bounds.Within("--prompt", p.PromptTokens, 1, mostTokens),
+		bounds.Within("--chunk", p.ChunkTokens, 1, 1<<16),
+		bounds.Within("--decode", p.DecodeSteps, 1, mostTokens),
+		bounds.Within("--rounds", p.Rounds, 1, 1000),
+		bounds.Within("--batch", slices.Min(p.Batches), 1, 4096),
+		bounds.Within("--batch", slices.Max(p.Batches), 1, 4096),
+		bounds.Within("--context", slices.Min(p.ContextTokens), 0, mostTokens),
+		bounds.Within("--context", slices.Max(p.ContextTokens), 0, mostTokens),
+		p.ValidateEngine(),
+	)
 }
 
 // ValidateEngine checks what of the engine does not depend on what is measured with it.

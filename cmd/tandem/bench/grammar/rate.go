@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/bounds"
 	"github.com/tandem-serving/tandem/loadtest/processor"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/grammar"
@@ -60,19 +62,13 @@ const minVocabulary = 3_000
 
 // Validate names the flag of what is wrong.
 func (p RatePlan) Validate() error {
-	switch {
-	case p.Batch < 1 || p.Batch > 256:
-		return fmt.Errorf("--batch: %d is outside 1 to 256", p.Batch)
-	case p.Tokens < 2 || p.Tokens > 1<<14:
-		return fmt.Errorf("--tokens: %d is outside 2 to %d", p.Tokens, 1<<14)
-	case p.Prompt < 1 || p.Prompt > 1<<14:
-		return fmt.Errorf("--prompt: %d is outside 1 to %d", p.Prompt, 1<<14)
-	case !(p.Temperature >= 0 && p.Temperature <= 100):
-		return fmt.Errorf("--temperature: %v is outside 0 to 100", p.Temperature)
-	case p.Rounds < 1 || p.Rounds > 1000:
-		return fmt.Errorf("--rounds: %d is outside 1 to 1000", p.Rounds)
-	}
-	return nil
+	return cmp.Or(
+		bounds.Within("--batch", p.Batch, 1, 256),
+		bounds.Within("--tokens", p.Tokens, 2, 1<<14),
+		bounds.Within("--prompt", p.Prompt, 1, 1<<14),
+		bounds.Within("--temperature", p.Temperature, 0, 100),
+		bounds.Within("--rounds", p.Rounds, 1, 1000),
+	)
 }
 
 // ValidateFor checks the plan for a model of that name and context.

@@ -1,11 +1,13 @@
 package handover
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/bounds"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 )
 
@@ -34,25 +36,21 @@ func (p Plan) Validate() error {
 	switch {
 	case len(p.Transports) == 0:
 		return fmt.Errorf("--transport: is empty: pass some of tcp, unix and shm")
-	case p.PromptTokens < 2 || p.PromptTokens > 1<<17:
-		return fmt.Errorf("--prompt: %d is outside 2 to %d", p.PromptTokens, 1<<17)
-	case p.OutputTokens < 2 || p.OutputTokens > 4096:
-		return fmt.Errorf("--output: %d is outside 2 to 4096: the second token is what waits for the transfer", p.OutputTokens)
 	case p.Vocabulary < 2:
 		return fmt.Errorf("--vocabulary: %d is under 2", p.Vocabulary)
-	case p.Requests < 1 || p.Requests > 100_000:
-		return fmt.Errorf("--requests: %d is outside 1 to 100000", p.Requests)
-	case p.Warmup < 0 || p.Warmup > 1000:
-		return fmt.Errorf("--warmup: %d is outside 0 to 1000", p.Warmup)
-	case p.Checked < 0 || p.Checked > p.Requests:
-		return fmt.Errorf("--check: %d is outside 0 to %d (--requests)", p.Checked, p.Requests)
 	}
 	for _, t := range p.Transports {
 		if t != "tcp" && t != "unix" && t != "shm" {
 			return fmt.Errorf("--transport: %q is neither tcp, unix nor shm", t)
 		}
 	}
-	return nil
+	return cmp.Or(
+		bounds.Within("--prompt", p.PromptTokens, 2, 1<<17),
+		bounds.Within("--output", p.OutputTokens, 2, 4096, ": the second token is what waits for the transfer"),
+		bounds.Within("--requests", p.Requests, 1, 100_000),
+		bounds.Within("--warmup", p.Warmup, 0, 1000),
+		bounds.Within("--check", p.Checked, 0, p.Requests, " (--requests)"),
+	)
 }
 
 // Result is what was measured.

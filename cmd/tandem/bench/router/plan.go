@@ -7,10 +7,12 @@
 package router
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/bounds"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 )
 
@@ -57,28 +59,23 @@ func (p Plan) Validate() error {
 	switch {
 	case p.Workers < 2 || p.Workers > 1024:
 		return fmt.Errorf("--workers: %d is outside 2, one for prefill and one for decode, to 1024", p.Workers)
-	case p.Streams < 1 || p.Streams > 16384:
-		return fmt.Errorf("--streams: %d is outside 1 to 16384", p.Streams)
-	case p.Connections < 0 || p.Connections > p.Streams:
-		return fmt.Errorf("--connections: %d is outside 0 to %d, the number of streams", p.Connections, p.Streams)
 	case p.OpenAI && p.Connections > 0 && p.Connections < p.Streams:
 		return errors.New("--connections: a connection of HTTP/1.1 has one stream at a time: leave it out with --openai")
 	case p.Auth && !p.TLS:
 		return errors.New("--auth: keys cross the network in the clear without --tls: pass it, too")
-	case p.PrefixBlocks < 0 || p.PrefixBlocks > MaxPrefixBlocks:
-		return fmt.Errorf("--prefix-blocks: %d is outside 0 to %d, which is as many as a router indexes", p.PrefixBlocks, MaxPrefixBlocks)
-	case p.Tokens < 2 || p.Tokens > 1<<20:
-		return fmt.Errorf("--tokens: %d is outside 2 to %d", p.Tokens, 1<<20)
-	case p.PromptTokens < 1 || p.PromptTokens > 1<<20:
-		return fmt.Errorf("--prompt: %d is outside 1 to %d", p.PromptTokens, 1<<20)
 	case p.Gap < time.Millisecond || p.Gap > time.Minute:
 		return fmt.Errorf("--itl: %v is outside 1ms to 1m", p.Gap)
 	case p.Duration < 100*time.Millisecond || p.Duration > time.Hour:
 		return fmt.Errorf("--duration: %v is outside 100ms to 1h", p.Duration)
-	case p.Decisions < 100 || p.Decisions > 1_000_000:
-		return fmt.Errorf("--decisions: %d is outside 100 to 1000000", p.Decisions)
 	}
-	return nil
+	return cmp.Or(
+		bounds.Within("--streams", p.Streams, 1, 16384),
+		bounds.Within("--connections", p.Connections, 0, p.Streams, ", the number of streams"),
+		bounds.Within("--prefix-blocks", p.PrefixBlocks, 0, MaxPrefixBlocks, ", which is as many as a router indexes"),
+		bounds.Within("--tokens", p.Tokens, 2, 1<<20),
+		bounds.Within("--prompt", p.PromptTokens, 1, 1<<20),
+		bounds.Within("--decisions", p.Decisions, 100, 1_000_000),
+	)
 }
 
 // FitsContext says whether a stream has room in the context of a model.

@@ -13,10 +13,12 @@
 package scheduler
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/bounds"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 )
@@ -88,13 +90,14 @@ func (p Plan) Validate() error {
 	if err := p.validateScenario(); err != nil {
 		return err
 	}
+	if err := cmp.Or(
+		bounds.Within("--short-prompt", p.ShortTokens, 1, mostTokens),
+		bounds.Within("--long-prompt", p.LongTokens, 1, mostTokens),
+		bounds.Within("--block-tokens", p.BlockTokens, 1, 1<<16),
+	); err != nil {
+		return err
+	}
 	switch {
-	case p.ShortTokens < 1 || p.ShortTokens > mostTokens:
-		return fmt.Errorf("--short-prompt: %d is outside 1 to %d", p.ShortTokens, mostTokens)
-	case p.LongTokens < 1 || p.LongTokens > mostTokens:
-		return fmt.Errorf("--long-prompt: %d is outside 1 to %d", p.LongTokens, mostTokens)
-	case p.BlockTokens < 1 || p.BlockTokens > 1<<16:
-		return fmt.Errorf("--block-tokens: %d is outside 1 to %d", p.BlockTokens, 1<<16)
 	case p.BatchTokens < p.BlockTokens || p.BatchTokens > mostTokens:
 		return fmt.Errorf("--batch-tokens: %d is outside %d (one block) to %d", p.BatchTokens, p.BlockTokens, mostTokens)
 	case p.Sequences < 1 || p.Sequences > p.BatchTokens:
@@ -123,24 +126,23 @@ func (p Plan) Validate() error {
 func (p Plan) validateScenario() error {
 	switch {
 	case p.Scenario == LongPrompt:
-		switch {
-		case p.Decodes < 1 || p.Decodes > p.Sequences-1:
-			return fmt.Errorf("--decodes: %d is outside 1 to %d, one less than --sequences", p.Decodes, p.Sequences-1)
-		case p.BeforeSteps < 1 || p.BeforeSteps > mostSteps:
-			return fmt.Errorf("--before: %d is outside 1 to %d", p.BeforeSteps, mostSteps)
-		}
-		return nil
+		return cmp.Or(
+			bounds.Within("--decodes", p.Decodes, 1, p.Sequences-1, ", one less than --sequences"),
+			bounds.Within("--before", p.BeforeSteps, 1, mostSteps),
+		)
 	case p.Scenario != Mix:
 		return fmt.Errorf("--scenario: %q is not a scenario: choose %s or %s", p.Scenario, Mix, LongPrompt)
-	case p.Requests < 1 || p.Requests > mostRequests:
-		return fmt.Errorf("--requests: %d is outside 1 to %d", p.Requests, mostRequests)
 	case !(p.Rate > 0 && p.Rate <= 1e6):
 		return fmt.Errorf("--rate: %v is not above 0 and at most 1e6", p.Rate)
-	case !(p.LongShare >= 0 && p.LongShare <= 1):
-		return fmt.Errorf("--long-share: %v is outside 0 to 1", p.LongShare)
-	case p.OutputTokens < 1 || p.OutputTokens > mostTokens:
-		return fmt.Errorf("--output: %d is outside 1 to %d", p.OutputTokens, mostTokens)
-	case p.MaxTokens < most(p.OutputTokens) || p.MaxTokens > mostTokens:
+	}
+	if err := cmp.Or(
+		bounds.Within("--requests", p.Requests, 1, mostRequests),
+		bounds.Within("--long-share", p.LongShare, 0, 1),
+		bounds.Within("--output", p.OutputTokens, 1, mostTokens),
+	); err != nil {
+		return err
+	}
+	if p.MaxTokens < most(p.OutputTokens) || p.MaxTokens > mostTokens {
 		return fmt.Errorf("--max-tokens: %d is outside %d (the longest output) to %d", p.MaxTokens, most(p.OutputTokens), mostTokens)
 	}
 	return nil

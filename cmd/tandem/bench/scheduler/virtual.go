@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/bounds"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
@@ -44,8 +45,8 @@ func Virtual(ctx context.Context, p Plan, d Device, progress func(done, total in
 	if err := d.Profile.Validate(); err != nil {
 		return nil, fmt.Errorf("--profile: %w", err)
 	}
-	if !(d.Jitter >= 0 && d.Jitter <= latency.MaxJitter) {
-		return nil, fmt.Errorf("--jitter: %v is outside 0 to %d", d.Jitter, latency.MaxJitter)
+	if err := bounds.Within("--jitter", d.Jitter, 0, latency.MaxJitter); err != nil {
+		return nil, err
 	}
 	result := newResult(p, "virtual")
 	result.Model, result.Jitter = d.Profile.Model, d.Jitter

@@ -5,9 +5,11 @@
 package speculation
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/bounds"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
@@ -46,28 +48,20 @@ func (p Plan) Validate() error {
 		return fmt.Errorf("--dtype: %w", p.DType.Validate())
 	case p.KV.Validate() != nil:
 		return fmt.Errorf("--kv: %w", p.KV.Validate())
-	case p.Batch < 1 || p.Batch > 256:
-		return fmt.Errorf("--batch: %d is outside 1 to 256", p.Batch)
-	case p.PassageTokens < 8 || p.PassageTokens > 1<<16:
-		return fmt.Errorf("--passage: %d is outside 8 to %d", p.PassageTokens, 1<<16)
-	case p.Tokens < 2 || p.Tokens > 1<<16:
-		return fmt.Errorf("--tokens: %d is outside 2 to %d", p.Tokens, 1<<16)
-	case p.MaxDrafts < 1 || p.MaxDrafts > 15:
-		return fmt.Errorf("--speculate-tokens: %d is outside 1 to 15", p.MaxDrafts)
-	case !(p.Keep >= 0 && p.Keep <= 1):
-		return fmt.Errorf("--keep: %v is outside 0 to 1", p.Keep)
 	case p.DraftModel != "" && p.Keep != 1:
 		return errors.New("--keep: a draft model's tokens are left as they are: leave it out, or --draft-model")
-	case !(p.Temperature >= 0 && p.Temperature <= 100):
-		return fmt.Errorf("--temperature: %v is outside 0 to 100", p.Temperature)
-	case p.Repeats < 1 || p.Repeats > 1000:
-		return fmt.Errorf("--repeats: %d is outside 1 to 1000", p.Repeats)
-	case !(p.PassageTemperature >= 0 && p.PassageTemperature <= 100):
-		return fmt.Errorf("--passage-temperature: %v is outside 0 to 100", p.PassageTemperature)
-	case p.Rounds < 1 || p.Rounds > 1000:
-		return fmt.Errorf("--rounds: %d is outside 1 to 1000", p.Rounds)
 	}
-	return nil
+	return cmp.Or(
+		bounds.Within("--batch", p.Batch, 1, 256),
+		bounds.Within("--passage", p.PassageTokens, 8, 1<<16),
+		bounds.Within("--tokens", p.Tokens, 2, 1<<16),
+		bounds.Within("--speculate-tokens", p.MaxDrafts, 1, 15),
+		bounds.Within("--keep", p.Keep, 0, 1),
+		bounds.Within("--temperature", p.Temperature, 0, 100),
+		bounds.Within("--repeats", p.Repeats, 1, 1000),
+		bounds.Within("--passage-temperature", p.PassageTemperature, 0, 100),
+		bounds.Within("--rounds", p.Rounds, 1, 1000),
+	)
 }
 
 // ValidateFor checks the plan for a model of that name and context.

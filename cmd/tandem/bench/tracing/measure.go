@@ -7,6 +7,7 @@
 package tracing
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	collectorv1 "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/grpc"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/bounds"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 	"github.com/tandem-serving/tandem/loadtest/client"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -48,20 +50,16 @@ func (o Options) Validate() error {
 	switch {
 	case !(o.Share >= 0 && o.Share <= 1): // so that NaN is refused too
 		return fmt.Errorf("--sample: %v is not a share: give 0 to 1", o.Share)
-	case o.Pairs < minPairs || o.Pairs > 10_000:
-		return fmt.Errorf("--pairs: %d is outside %d to 10000", o.Pairs, minPairs)
-	case o.Requests < 1 || o.Requests > 1_000_000:
-		return fmt.Errorf("--requests: %d is outside 1 to 1000000", o.Requests)
-	case o.Concurrency < 1 || o.Concurrency > 1024:
-		return fmt.Errorf("--concurrency: %d is outside 1 to 1024", o.Concurrency)
-	case o.PromptTokens < 1 || o.PromptTokens > 1<<20:
-		return fmt.Errorf("--prompt: %d is outside 1 to %d", o.PromptTokens, 1<<20)
-	case o.OutputTokens < 1 || o.OutputTokens > 1<<20:
-		return fmt.Errorf("--output: %d is outside 1 to %d", o.OutputTokens, 1<<20)
 	case !(o.StepMs > 0 && o.StepMs <= 1000):
 		return fmt.Errorf("--step-ms: %v is outside 0 to 1000", o.StepMs)
 	}
-	return nil
+	return cmp.Or(
+		bounds.Within("--pairs", o.Pairs, minPairs, 10_000),
+		bounds.Within("--requests", o.Requests, 1, 1_000_000),
+		bounds.Within("--concurrency", o.Concurrency, 1, 1024),
+		bounds.Within("--prompt", o.PromptTokens, 1, 1<<20),
+		bounds.Within("--output", o.OutputTokens, 1, 1<<20),
+	)
 }
 
 // Result is what was measured.

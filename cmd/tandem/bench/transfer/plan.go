@@ -1,11 +1,13 @@
 package transfer
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/bounds"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
@@ -75,20 +77,18 @@ func (p Plan) Validate() error {
 	switch {
 	case p.Transport != TCP && p.Transport != Unix && p.Transport != Shm:
 		return fmt.Errorf("--transport: %q is neither %s nor %s nor %s", p.Transport, TCP, Unix, Shm)
-	case p.Connections < 1 || p.Connections > maxConnections:
-		return fmt.Errorf("--connections: %d is outside 1 to %d", p.Connections, maxConnections)
-	case p.BlockTokens < 1 || p.BlockTokens > 256:
-		return fmt.Errorf("--block-tokens: %d is outside 1 to 256", p.BlockTokens)
-	case p.PromptTokens < 1 || p.PromptTokens > 1<<17:
-		return fmt.Errorf("--prompt: %d is outside 1 to %d", p.PromptTokens, 1<<17)
-	case p.Rounds < 2 || p.Rounds > 1000:
-		return fmt.Errorf("--rounds: %d is outside 2 to 1000: one round alone shows no spread", p.Rounds)
-	case p.Samples < 1 || p.Samples > 10_000:
-		return fmt.Errorf("--samples: %d is outside 1 to 10000", p.Samples)
-	case p.Large < 1 || p.Large > 1000:
-		return fmt.Errorf("--large: %d is outside 1 to 1000", p.Large)
 	case p.Lease < 100*time.Millisecond || p.Lease > time.Minute:
 		return fmt.Errorf("--lease: %v is outside 100ms to 1m", p.Lease)
+	}
+	if err := cmp.Or(
+		bounds.Within("--connections", p.Connections, 1, maxConnections),
+		bounds.Within("--block-tokens", p.BlockTokens, 1, 256),
+		bounds.Within("--prompt", p.PromptTokens, 1, 1<<17),
+		bounds.Within("--rounds", p.Rounds, 2, 1000, ": one round alone shows no spread"),
+		bounds.Within("--samples", p.Samples, 1, 10_000),
+		bounds.Within("--large", p.Large, 1, 1000),
+	); err != nil {
+		return err
 	}
 	layout, err := p.Layout()
 	if err != nil {
