@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -65,10 +64,9 @@ func startChaosMesh(t *testing.T) *chaosMesh {
 	t.Helper()
 	m := &chaosMesh{t: t, binaries: clustertest.Build(t), logs: cmp.Or(*chaosLogs, t.TempDir())}
 	client, natsAddress := clustertest.FreeAddress(t), clustertest.FreeAddress(t)
-	host, port, _ := net.SplitHostPort(natsAddress)
 	m.servers = clustertest.Servers("http://"+client, "nats://"+natsAddress)
 	m.etcd = &chaosPart{id: "etcd", path: m.binaries.Etcd, address: client, args: clustertest.EtcdArgs(t, client)}
-	m.nats = &chaosPart{id: "nats", path: m.binaries.NATS, address: natsAddress, args: []string{"-a", host, "-p", port}}
+	m.nats = &chaosPart{id: "nats", path: m.binaries.NATS, address: natsAddress, args: clustertest.NATSArgs(natsAddress)}
 	for _, server := range []*chaosPart{m.etcd, m.nats} {
 		m.launch(server)
 		clustertest.AwaitListening(t, server.process, server.address)

@@ -3,10 +3,10 @@ package clustertest
 import (
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/tandem-serving/tandem/pkg/memory"
 )
 
 // Freeze stops every thread of the program; its connections stay.
@@ -24,20 +24,18 @@ func (p *Process) Thaw(t testing.TB) {
 // Held is what the operating system says that the program holds: open files, and
 // bytes of memory. ok is false where it does not say.
 func (p *Process) Held() (files int, memoryBytes int64, ok bool) {
-	proc := fmt.Sprintf("/proc/%d/", p.cmd.Process.Pid)
-	entries, err := os.ReadDir(proc + "fd")
+	pid := p.cmd.Process.Pid
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	if err != nil {
 		return 0, 0, false
 	}
-	status, err := os.ReadFile(proc + "status")
-	if err != nil {
-		return 0, 0, false
+	memoryBytes, ok = memory.Resident(os.DirFS("/"), pid)
+	return len(entries), memoryBytes, ok
+}
+
+func (p *Process) signal(t testing.TB, signal os.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(signal); err != nil {
+		t.Fatalf("%v to %s: %v", signal, p.Name, err)
 	}
-	for line := range strings.Lines(string(status)) {
-		if value, is := strings.CutPrefix(line, "VmRSS:"); is {
-			kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
-			return len(entries), kib << 10, err == nil
-		}
-	}
-	return 0, 0, false
 }

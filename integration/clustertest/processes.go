@@ -227,16 +227,10 @@ func (p *Process) Terminate(t testing.TB) error {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	select {
-	case <-p.done:
-		return p.err
-	case <-time.After(Timeout):
-		t.Fatalf("%s did not end within %v of SIGTERM\n%s", p.Name, Timeout, p.Stderr())
-		return nil
-	}
+	return p.Exit(t)
 }
 
-// Exit waits until the program ends by itself, and returns how it exited.
+// Exit waits until the program ends, and returns how it exited.
 func (p *Process) Exit(t testing.TB) error {
 	t.Helper()
 	select {
@@ -292,10 +286,15 @@ func EtcdArgs(t testing.TB, client string) []string {
 func LaunchNATS(t testing.TB, b Binaries) (url string) {
 	t.Helper()
 	address := FreeAddress(t)
-	host, port, _ := net.SplitHostPort(address)
-	p := Launch(t, "nats-server", b.NATS, "-a", host, "-p", port)
+	p := Launch(t, "nats-server", b.NATS, NATSArgs(address)...)
 	AwaitListening(t, p, address)
 	return "nats://" + address
+}
+
+// NATSArgs are the arguments of a NATS server whose clients come to an address.
+func NATSArgs(client string) []string {
+	host, port, _ := net.SplitHostPort(client)
+	return []string{"-a", host, "-p", port}
 }
 
 // AwaitListening waits until a program takes connections.

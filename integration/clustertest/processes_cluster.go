@@ -2,9 +2,7 @@ package clustertest
 
 import (
 	"fmt"
-	"net"
-	"os"
-	"syscall"
+	"slices"
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/api"
@@ -45,14 +43,13 @@ type worker struct {
 func StartProcesses(t testing.TB, b Binaries, prefill, decode int, args ...string) *Processes {
 	t.Helper()
 	etcd, nats := FreeAddress(t), FreeAddress(t)
-	host, port, _ := net.SplitHostPort(nats)
 	p := &Processes{
 		whole:    t,
 		binaries: b,
 		address:  FreeAddress(t),
 		control:  FreeAddress(t),
 		etcd:     &server{name: "etcd", path: b.Etcd, address: etcd, args: EtcdArgs(t, etcd)},
-		nats:     &server{name: "nats-server", path: b.NATS, address: nats, args: []string{"-a", host, "-p", port}},
+		nats:     &server{name: "nats-server", path: b.NATS, address: nats, args: NATSArgs(nats)},
 	}
 	p.args = append(append([]string{"--model=../models/fable", "--kv-memory=64MiB"}, args...), Servers("http://"+etcd, "nats://"+nats)...)
 	p.StartServers(t)
@@ -151,12 +148,7 @@ func (p *Processes) RestartWorker(t testing.TB, id string) {
 }
 
 func (p *Processes) forget(gone *worker) {
-	for i, w := range p.workers {
-		if w == gone {
-			p.workers = append(p.workers[:i], p.workers[i+1:]...)
-			return
-		}
-	}
+	p.workers = slices.DeleteFunc(p.workers, func(w *worker) bool { return w == gone })
 }
 
 func (p *Processes) worker(t testing.TB, id string) *worker {
@@ -181,13 +173,13 @@ func (p *Processes) Kill(t testing.TB, id string) {
 // Pause is of Pauser.
 func (p *Processes) Pause(t testing.TB, id string) {
 	t.Helper()
-	p.worker(t, id).process.signal(t, syscall.SIGSTOP)
+	p.worker(t, id).process.Freeze(t)
 }
 
 // Unpause is of Pauser.
 func (p *Processes) Unpause(t testing.TB, id string) {
 	t.Helper()
-	p.worker(t, id).process.signal(t, syscall.SIGCONT)
+	p.worker(t, id).process.Thaw(t)
 }
 
 // Etcd and NATS are the servers' URLs.
@@ -206,8 +198,14 @@ func (p *Processes) StopEtcd(t testing.TB) {
 // StartEtcd starts it again with its data.
 func (p *Processes) StartEtcd(t testing.TB) {
 	t.Helper()
-	p.etcd.process = Launch(p.whole, p.etcd.name, p.etcd.path, p.etcd.args...)
-	AwaitListening(t, p.etcd.process, p.etcd.address)
+	p.etcd.start(t, p.whole)
+}
+
+// start starts the server, which ends with whole.
+func (s *server) start(t, whole testing.TB) {
+	t.Helper()
+	s.process = Launch(whole, s.name, s.path, s.args...)
+	AwaitListening(t, s.process, s.address)
 }
 
 // StopServers is of ServerStopper.
@@ -222,15 +220,6 @@ func (p *Processes) StopServers(t testing.TB) {
 // StartServers is of ServerStopper.
 func (p *Processes) StartServers(t testing.TB) {
 	t.Helper()
-	for _, s := range []*server{p.etcd, p.nats} {
-		s.process = Launch(p.whole, s.name, s.path, s.args...)
-		AwaitListening(t, s.process, s.address)
-	}
-}
-
-func (p *Process) signal(t testing.TB, signal os.Signal) {
-	t.Helper()
-	if err := p.cmd.Process.Signal(signal); err != nil {
-		t.Fatalf("%v to %s: %v", signal, p.Name, err)
-	}
+	p.etcd.start(t, p.whole)
+	p.nats.start(t, p.whole)
 }

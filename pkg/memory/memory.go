@@ -6,6 +6,7 @@
 package memory
 
 import (
+	"fmt"
 	"io/fs"
 	"math"
 	"path"
@@ -69,6 +70,12 @@ func Available(root fs.FS) (left Left, known bool) {
 		}
 	}
 	return left, known
+}
+
+// Resident is the memory that a process has resident; false where no file of Linux's says.
+func Resident(root fs.FS, pid int) (bytes int64, known bool) {
+	kib, known := values(root, fmt.Sprintf("proc/%d/status", pid))["VmRSS:"]
+	return kib << 10, known
 }
 
 // groupFiles name where a version of control groups keeps what is asked of it here.

@@ -64,3 +64,15 @@ func TestAvailable(t *testing.T) {
 		}
 	}
 }
+
+func TestResident(t *testing.T) {
+	root := fstest.MapFS{
+		"proc/7/status": {Data: []byte("Name:\ttandem\nVmHWM:\t   40960 kB\nVmRSS:\t   20480 kB\n")},
+		"proc/8/status": {Data: []byte("Name:\tkworker\n")}, // the kernel's threads have no memory of their own
+	}
+	for pid, want := range map[int]int64{7: 20 << 20, 8: 0, 9: 0} {
+		if got, known := memory.Resident(root, pid); got != want || known != (want > 0) {
+			t.Errorf("%d: %d, %t, want %d", pid, got, known, want)
+		}
+	}
+}
