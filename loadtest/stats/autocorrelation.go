@@ -26,10 +26,7 @@ func AutocorrelationTime(series []float64) float64 {
 		perBlock := float64(n) / float64(len(means))
 		return max(1, perBlock*blocks/all*AutocorrelationTime(means))
 	}
-	mean := 0.0
-	for _, v := range series {
-		mean += v / float64(n)
-	}
+	mean := Mean(series)
 	covariance := func(lag int) float64 {
 		sum := 0.0
 		for i := lag; i < n; i++ {
@@ -69,18 +66,14 @@ func blockMeans(series []float64, blocks int) []float64 {
 		if b < len(means)-1 {
 			stretch = stretch[:size]
 		}
-		for _, v := range stretch {
-			means[b] += v / float64(len(stretch))
-		}
+		means[b] = Mean(stretch)
 	}
 	return means
 }
 
+// variance is that of the values themselves.
 func variance(series []float64) float64 {
-	mean, sum := 0.0, 0.0
-	for _, v := range series {
-		mean += v / float64(len(series))
-	}
+	mean, sum := Mean(series), 0.0
 	for _, v := range series {
 		sum += (v - mean) * (v - mean)
 	}

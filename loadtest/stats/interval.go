@@ -1,6 +1,7 @@
 package stats
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"sort"
@@ -67,6 +68,28 @@ func (h *Histogram) Interval(q, effective float64) (low, high time.Duration, ok 
 // exceed.
 func Quantile[T any](sorted []T, q float64) T {
 	return sorted[max(int(math.Ceil(q*float64(len(sorted))-1e-6))-1, 0)]
+}
+
+// QuantileOf is Quantile of values in any order, which it leaves as they are.
+func QuantileOf[T cmp.Ordered](values []T, q float64) T {
+	return Quantile(slices.Sorted(slices.Values(values)), q)
+}
+
+// Mean of values; 0 of none.
+func Mean(values []float64) (mean float64) {
+	for _, v := range values {
+		mean += v / float64(len(values))
+	}
+	return mean
+}
+
+// Variance of what values were drawn from; 0 of fewer than two.
+func Variance(values []float64) (variance float64) {
+	mean := Mean(values)
+	for _, v := range values {
+		variance += (v - mean) * (v - mean) / max(float64(len(values)-1), 1)
+	}
+	return variance
 }
 
 // Median of at least one value: the middle one, or the mean of the middle two.

@@ -110,16 +110,14 @@ func (r *Result) sum(rounds []round, after latency.Limits) {
 	r.DecodeOfRead, r.DecodePairs = stats.Median(shares), len(shares)
 	r.DecodeOfBestRead = r.DecodeGBytes / r.ReadGBytes
 
-	slices.Sort(steps)
-	r.DecodeStepMs = StepTimes{steps[0], steps[len(steps)/2]}
+	r.DecodeStepMs = StepTimes{slices.Min(steps), stats.QuantileOf(steps, 0.5)}
 	r.AllocsPerStep, r.AllocBytesPerStep = slices.Min(allocs), slices.Min(allocd)
 	r.judge(measured)
 }
 
 // bestOf returns the largest rate, the median, and how far the median is below the largest.
 func bestOf(rates []float64) (best, median, spread float64) {
-	sorted := slices.SortedFunc(slices.Values(rates), func(a, b float64) int { return cmp.Compare(b, a) })
-	best, median = sorted[0], sorted[len(sorted)/2]
+	best, median = slices.Max(rates), stats.QuantileOf(rates, 0.5)
 	return best, median, 1 - median/best
 }
 

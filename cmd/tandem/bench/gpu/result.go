@@ -1,7 +1,6 @@
 package gpu
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -140,14 +139,7 @@ func figure(rounds []round, value func(round) float64) Figure {
 	for _, r := range rounds {
 		all = append(all, value(r))
 	}
-	return Figure{slices.Max(all), quantile(all, 0.5)}
-}
-
-// quantile of values, one at least, which it sorts: the least one that so large a share
-// of them does not exceed.
-func quantile[T cmp.Ordered](values []T, share float64) T {
-	slices.Sort(values)
-	return stats.Quantile(values, share)
+	return Figure{slices.Max(all), stats.QuantileOf(all, 0.5)}
 }
 
 // times are those of steps of all rounds.
@@ -161,7 +153,7 @@ func times(rounds []round, of func(round) steps) StepTimes {
 	if len(all) == 0 {
 		return StepTimes{}
 	}
-	return StepTimes{slices.Min(all), quantile(all, 0.5), quantile(all, 0.99)}
+	return StepTimes{slices.Min(all), stats.QuantileOf(all, 0.5), stats.QuantileOf(all, 0.99)}
 }
 
 // sum makes the figures of the rounds, one at least.
@@ -216,7 +208,7 @@ func (r *Result) decodeOf(rounds []round, i int, d *decoder, floor float64) Deco
 		cpu = append(cpu, 1e6*long(now).cpu.Seconds()/float64(r.DecodeSteps))
 		host = append(host, 1e6*long(now).host.Seconds()/float64(r.DecodeSteps))
 	}
-	made.CPUUs, made.HostUs = quantile(cpu, 0.5), quantile(host, 0.5)
+	made.CPUUs, made.HostUs = stats.QuantileOf(cpu, 0.5), stats.QuantileOf(host, 0.5)
 	made.ShortTokens = d.short()
 	made.ShortStepMs = times(rounds, func(now round) steps { return now.decode[i].short }).P50
 	if more := made.StepMs.P50 - made.ShortStepMs; made.ShortTokens > 0 && more > 0 {
@@ -232,5 +224,5 @@ func least(rounds []round, value func(round) time.Duration) Figure {
 	for _, r := range rounds {
 		all = append(all, 1e6*value(r).Seconds())
 	}
-	return Figure{slices.Min(all), quantile(all, 0.5)}
+	return Figure{slices.Min(all), stats.QuantileOf(all, 0.5)}
 }

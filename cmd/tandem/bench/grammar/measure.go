@@ -194,10 +194,8 @@ func measureFirst(ctx context.Context, v *grammar.Vocabulary) (*FirstMask, error
 		c.Allowed(nil)
 		compiles, totals = append(compiles, compiled), append(totals, clock()-begin)
 	}
-	slices.Sort(compiles)
-	slices.Sort(totals)
-	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
-	return &FirstMask{Vocabulary: v.Size(), SchemaBytes: size, Compile: ms(compiles[len(compiles)/2]), Total: ms(totals[len(totals)/2])}, nil
+	median := func(times []time.Duration) float64 { return stats.Milliseconds(stats.QuantileOf(times, 0.5)) }
+	return &FirstMask{Vocabulary: v.Size(), SchemaBytes: size, Compile: median(compiles), Total: median(totals)}, nil
 }
 
 func ofSchema(text string) *inferencev1.StructuredOutput {

@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"time"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/bounds"
 	"github.com/tandem-serving/tandem/loadtest/processor"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/grammar"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -153,9 +153,8 @@ func MeasureRate(ctx context.Context, weights *cpu.Weights, plan RatePlan, progr
 		}
 		progress(int64(round+1), int64(plan.Rounds))
 	}
-	median := func(all []float64) float64 { slices.Sort(all); return all[len(all)/2] }
-	r.Held, r.Late = median(ratios[1]), median(ratios[2])
-	r.HeldProcessor, r.LateProcessor = median(processors[1]), median(processors[2])
+	r.Held, r.Late = stats.Median(ratios[1]), stats.Median(ratios[2])
+	r.HeldProcessor, r.LateProcessor = stats.Median(processors[1]), stats.Median(processors[2])
 	return r, nil
 }
 

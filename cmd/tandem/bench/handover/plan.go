@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/bounds"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // Plan is what to measure.
@@ -121,9 +122,6 @@ type Spread struct {
 // spreadOf is that of some times, one at least, by the nearest rank.
 func spreadOf(times []time.Duration) Spread {
 	sorted := slices.Sorted(slices.Values(times))
-	at := func(percent int) float64 {
-		rank := (len(sorted)*percent + 99) / 100
-		return float64(sorted[max(rank, 1)-1]) / float64(time.Millisecond)
-	}
-	return Spread{at(50), at(90), at(100)}
+	at := func(q float64) float64 { return stats.Milliseconds(stats.Quantile(sorted, q)) }
+	return Spread{at(.5), at(.9), at(1)}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"time"
 
@@ -184,10 +183,10 @@ func decisions(ctx context.Context, p Plan, r *Result) error {
 		sum += times[i] + time.Since(began)
 	}
 	r.DecisionsPerS = float64(p.Decisions) / sum.Seconds()
-	r.DecisionUsP50, r.DecisionUsP99 = quantile(times, .5), quantile(times, .99)
-	r.ReportUs = float64(reports) / float64(p.Decisions) / float64(time.Microsecond)
-	r.IndexMs, r.IndexUsMax = float64(d.indexed)/float64(time.Millisecond), float64(d.indexedMost)/float64(time.Microsecond)
-	r.HashUsP50 = quantile(hashing(d.random), .5)
+	r.DecisionUsP50, r.DecisionUsP99 = microseconds(stats.QuantileOf(times, .5)), microseconds(stats.QuantileOf(times, .99))
+	r.ReportUs = microseconds(reports) / float64(p.Decisions)
+	r.IndexMs, r.IndexUsMax = stats.Milliseconds(d.indexed), microseconds(d.indexedMost)
+	r.HashUsP50 = microseconds(stats.QuantileOf(hashing(d.random), .5))
 	return nil
 }
 
@@ -205,11 +204,4 @@ func hashing(random *rand.Rand) []time.Duration {
 		times[i] = time.Since(began)
 	}
 	return times
-}
-
-// quantile sorts times, of which there have to be some, and is the least that the share q of
-// them does not exceed, in microseconds.
-func quantile(times []time.Duration, q float64) float64 {
-	slices.Sort(times)
-	return float64(stats.Quantile(times, q)) / float64(time.Microsecond)
 }

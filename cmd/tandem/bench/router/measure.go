@@ -11,6 +11,8 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 	"github.com/tandem-serving/tandem/loadtest/processor"
+	"github.com/tandem-serving/tandem/loadtest/stats"
+	"github.com/tandem-serving/tandem/pkg/memory"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
@@ -101,8 +103,8 @@ func (p Plan) relay(ctx context.Context, spec model.Spec, script []uint32, r *Re
 	if err := <-failed; err != nil {
 		return errors.Join(err, mesh.Failed())
 	}
-	r.AddedTTFTMsP50, r.AddedTTFTMsP99 = microseconds(l.ttft, .5)/1000, microseconds(l.ttft, .99)/1000
-	r.AddedTokenUsP50, r.AddedTokenUsP99 = microseconds(l.delay, .5), microseconds(l.delay, .99)
+	r.AddedTTFTMsP50, r.AddedTTFTMsP99 = stats.Milliseconds(l.ttft.Quantile(.5)), stats.Milliseconds(l.ttft.Quantile(.99))
+	r.AddedTokenUsP50, r.AddedTokenUsP99 = microseconds(l.delay.Quantile(.5)), microseconds(l.delay.Quantile(.99))
 	return ctx.Err()
 }
 
@@ -160,9 +162,9 @@ func (p Plan) window(ctx context.Context, mesh *processes.Mesh, l *load, failed 
 	if err != nil {
 		return err
 	}
-	resident, err := rss(mesh.RouterPID())
-	if err != nil {
-		return err
+	resident, known := memory.Resident(os.DirFS("/"), mesh.RouterPID())
+	if !known {
+		return fmt.Errorf("memory of the router: /proc/%d/status does not say", mesh.RouterPID())
 	}
 	tokens, router := float64(l.tokens.Load()), after.router-before.router
 	r.TokensPerS = tokens / r.Seconds

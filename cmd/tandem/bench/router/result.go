@@ -5,12 +5,9 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // Result is what was measured. Its JSON is public.
@@ -76,10 +73,7 @@ func (r *Result) judge() {
 	}
 }
 
-// microseconds is a quantile of a histogram.
-func microseconds(h *stats.Histogram, q float64) float64 {
-	return float64(h.Quantile(q)) / float64(time.Microsecond)
-}
+func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
 // mallocs is how many objects the process that serves metrics at address has allocated.
 func mallocs(ctx context.Context, address string) (float64, error) {
@@ -100,25 +94,4 @@ func mallocs(ctx context.Context, address string) (float64, error) {
 		}
 	}
 	return 0, fmt.Errorf("metrics of the router: they do not have %s", strings.TrimSpace(name))
-}
-
-// rss is the memory that a process has resident, bytes.
-func rss(pid int) (int64, error) {
-	file := fmt.Sprintf("/proc/%d/status", pid)
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return 0, fmt.Errorf("memory of the router: %w", err)
-	}
-	for line := range strings.Lines(string(text)) {
-		value, is := strings.CutPrefix(line, "VmRSS:")
-		if !is {
-			continue
-		}
-		kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("memory of the router: %s: %w", file, err)
-		}
-		return kib << 10, nil
-	}
-	return 0, fmt.Errorf("memory of the router: %s does not say", file)
 }

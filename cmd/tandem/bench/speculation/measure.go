@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/loadtest/processor"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/engine/drafting"
@@ -111,8 +112,7 @@ func Measure(ctx context.Context, weights, draft *cpu.Weights, plan Plan, progre
 		took, drafting = took+speculative.took, drafting+speculative.drafting
 		progress(int64(round+1), int64(plan.Rounds))
 	}
-	slices.Sort(gains)
-	r.Gain, r.BestGain = gains[len(gains)/2], r.SpeculativeTokens/r.PlainTokens
+	r.Gain, r.BestGain = stats.Median(gains), r.SpeculativeTokens/r.PlainTokens
 	if judged > 0 {
 		r.Acceptance = float64(r.Accepted) / float64(judged)
 	}

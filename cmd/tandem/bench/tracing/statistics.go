@@ -29,15 +29,7 @@ type Interval struct {
 // intervalOf is the interval of independent values, six at least.
 func intervalOf(values []float64) Interval {
 	n := float64(len(values))
-	sum := 0.0
-	for _, v := range values {
-		sum += v
-	}
-	mean := sum / n
-	squares := 0.0
-	for _, v := range values {
-		squares += (v - mean) * (v - mean)
-	}
-	half := studentT(n-1) * math.Sqrt(squares/(n-1)/n)
+	mean := stats.Mean(values)
+	half := studentT(n-1) * math.Sqrt(stats.Variance(values)/n)
 	return Interval{Mean: mean, Low: mean - half, High: mean + half, Median: stats.Median(values)}
 }

@@ -39,7 +39,7 @@ func (b *Bench) behind(ctx context.Context, l *link, r *Result) error {
 	if err != nil {
 		return err
 	}
-	r.Behind = &Behind{AloneMs: stats.Median(alone), AloneP90Ms: ninthOfTen(alone), BehindMs: stats.Median(behind), BehindP90Ms: ninthOfTen(behind)}
+	r.Behind = &Behind{AloneMs: stats.Median(alone), AloneP90Ms: stats.QuantileOf(alone, 0.9), BehindMs: stats.Median(behind), BehindP90Ms: stats.QuantileOf(behind, 0.9)}
 	r.Behind.Ratio = r.Behind.BehindMs / r.Behind.AloneMs
 	r.Behind.WorstMs = slices.Max(behind)
 	b.said("a block behind large transfers was measured")
@@ -142,7 +142,7 @@ func (b *Bench) exposed(ctx context.Context, l *link, r *Result) error {
 		again, exposed = append(again, afterMs), append(exposed, exposedMs)
 	}
 	r.Exposed = &Exposed{
-		AfterMs: stats.Median(again), AfterP90Ms: ninthOfTen(again), PrefillMs: prefill, ExposedMs: stats.Median(exposed), ExposedP90Ms: ninthOfTen(exposed),
+		AfterMs: stats.Median(again), AfterP90Ms: stats.QuantileOf(again, 0.9), PrefillMs: prefill, ExposedMs: stats.Median(exposed), ExposedP90Ms: stats.QuantileOf(exposed, 0.9),
 	}
 	r.Exposed.Ratio = r.Exposed.ExposedMs / r.Exposed.AfterMs
 	b.said("exposed transfers were measured")
@@ -173,9 +173,4 @@ func waitUntil(ctx context.Context, due time.Time) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-// ninthOfTen is what nine of ten times do not exceed, by the nearest rank.
-func ninthOfTen(times []float64) float64 {
-	return slices.Sorted(slices.Values(times))[(9*len(times)+9)/10-1]
 }
