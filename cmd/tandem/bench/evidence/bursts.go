@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/simulate"
 )
@@ -169,5 +170,5 @@ func meanTTFT(runs []report.Figures, name string) float64 {
 	if len(all) == 0 {
 		return math.NaN()
 	}
-	return mean(all)
+	return stats.Mean(all)
 }

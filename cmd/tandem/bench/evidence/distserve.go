@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // distServe compares with DistServe (Y. Zhong et al., OSDI '24).
@@ -40,9 +42,9 @@ func (c column) String() string {
 
 // The columns that are compared.
 var (
-	together = column{aggregated, free, false}
-	apart    = column{disaggregated, nvLink, false}
-	either   = column{auto, nvLink, false}
+	aggregatedColumn    = column{aggregated, free, false}
+	disaggregatedColumn = column{disaggregated, nvLink, false}
+	autoColumn          = column{auto, nvLink, false}
 )
 
 // Run measures.
@@ -64,11 +66,11 @@ func (distServe) Run(ctx context.Context, o Options) (*Result, error) {
 		{name: "summarization, OPT-66B", model: opt66B, gpus: 8, lengths: longBench, ttft: 15, tpot: 0.15},
 	}
 	columns := []column{
-		together, {aggregated, free, true}, {disaggregated, free, false}, apart, {disaggregated, ethernet, false}, either,
+		aggregatedColumn, {aggregated, free, true}, {disaggregated, free, false}, disaggregatedColumn, {disaggregated, ethernet, false}, autoColumn,
 	}
 	requests, rounds := 200, 2
 	if o.Small {
-		rows, columns = rows[:1], []column{together, apart, either}
+		rows, columns = rows[:1], []column{aggregatedColumn, disaggregatedColumn, autoColumn}
 		requests = 150
 	}
 	g := newGoodput(rows, columns, rounds)
@@ -77,8 +79,8 @@ func (distServe) Run(ctx context.Context, o Options) (*Result, error) {
 	}
 	r := &Result{Tables: []Table{g.table()}}
 	for i, row := range rows {
-		for _, of := range []column{apart, either} {
-			r.addRatio(fmt.Sprintf("%s: goodput of %s over aggregated", row, of.placement), g.rates(i, of), g.rates(i, together), paperRate)
+		for _, of := range []column{disaggregatedColumn, autoColumn} {
+			r.addRatio(fmt.Sprintf("%s: goodput of %s over aggregated", row, of.placement), g.rates(i, of), g.rates(i, aggregatedColumn), paperRate)
 		}
 	}
 	if o.Small {
@@ -160,7 +162,7 @@ func (g *goodput) table() Table {
 		cells := []string{row.name, strconv.Itoa(row.gpus), seconds(row.ttft) + ", " + seconds(row.tpot)}
 		for _, c := range g.columns {
 			found := g.of(i, c)
-			cell := rate(mean(g.rates(i, c)))
+			cell := rate(stats.Mean(g.rates(i, c)))
 			if found[0].rate > 0 {
 				cell += fmt.Sprintf(" (%s)", found[0].layout)
 			}

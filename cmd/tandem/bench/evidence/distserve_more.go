@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/evidence/workloads"
 	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // reproduceDistServe runs the search that its README shows: OPT-13B, 200 ms and 100 ms, at most
@@ -22,11 +23,11 @@ func reproduceDistServe(ctx context.Context, o Options, g *goodput, r *Result) e
 	var split, joint []layout
 	for _, degree := range []int{1, 2, 4} {
 		for _, whole := range []bool{true, false} {
-			joint = append(joint, layout{[]group{{"decode", 1, degree}}, whole})
+			joint = append(joint, layout{[]group{a.model.workers("decode", 1, degree)}, whole})
 		}
 		for _, decode := range []int{1, 2, 4} {
 			if degree+decode <= a.gpus {
-				split = append(split, layout{[]group{{"prefill", 1, degree}, {"decode", 1, decode}}, false})
+				split = append(split, layout{[]group{a.model.workers("prefill", 1, degree), a.model.workers("decode", 1, decode)}, false})
 			}
 		}
 	}
@@ -67,12 +68,12 @@ func reproduceDistServe(ctx context.Context, o Options, g *goodput, r *Result) e
 // tightestSLOs finds how much tighter the bounds can be at the rate that serving both phases
 // together just reaches with the bounds of the table.
 func tightestSLOs(ctx context.Context, o Options, g *goodput, r *Result) error {
-	columns := []column{together, apart, either}
+	columns := []column{aggregatedColumn, disaggregatedColumn, autoColumn}
 	const requests, rounds = 200, 2
 	scales := make([]float64, len(g.rows)*len(columns)*rounds)
 	if err := each(ctx, len(scales), func(i int) (err error) {
 		round, c, row := i%rounds, columns[i/rounds%len(columns)], i/rounds/len(columns)
-		a, at, with := g.rows[row], mean(g.rates(row, columns[0])), g.of(row, c)[0]
+		a, at, with := g.rows[row], stats.Mean(g.rates(row, columns[0])), g.of(row, c)[0]
 		if at == 0 || with.rate == 0 {
 			return nil
 		}
@@ -90,7 +91,7 @@ func tightestSLOs(ctx context.Context, o Options, g *goodput, r *Result) error {
 		t.Header = append(t.Header, c.String())
 	}
 	for i, row := range g.rows {
-		cells := []string{row.String(), rate(mean(g.rates(i, columns[0])))}
+		cells := []string{row.String(), rate(stats.Mean(g.rates(i, columns[0])))}
 		of := func(c int) []float64 { at := (i*len(columns) + c) * rounds; return scales[at : at+rounds] }
 		for c := range columns {
 			cells = append(cells, scaleText(of(c)))
@@ -109,7 +110,7 @@ func tightestSLOs(ctx context.Context, o Options, g *goodput, r *Result) error {
 // scaleText is the mean of the rounds' scales, or each of them if some rounds had none.
 func scaleText(rounds []float64) string {
 	if !slices.Contains(rounds, 0) {
-		return rate(mean(rounds))
+		return rate(stats.Mean(rounds))
 	}
 	var all []string
 	for _, scale := range rounds {
@@ -123,8 +124,8 @@ func scaleText(rounds []float64) string {
 func sweepsOfDistServe(ctx context.Context, o Options, g *goodput, r *Result) error {
 	const requests, points = 200, 9
 	a := g.rows[0]
-	columns := []column{together, apart, either}
-	at := mean(g.rates(0, columns[0]))
+	columns := []column{aggregatedColumn, disaggregatedColumn, autoColumn}
+	at := stats.Mean(g.rates(0, columns[0]))
 	byRate, byScale := make([]curve, len(columns)), make([]curve, len(columns))
 	for i, c := range columns {
 		for k := range points {
@@ -178,7 +179,7 @@ func compareAzure(ctx context.Context, o Options, g *goodput, r *Result) error {
 	traced := fitted
 	traced.lengths = lengths(recorded)
 	const requests = 2000
-	of := g.of(0, apart)[0]
+	of := g.of(0, disaggregatedColumn)[0]
 	figures := make([]report.Figures, 2)
 	if err := each(ctx, 2, func(i int) error {
 		a := []application{fitted, traced}[i]

@@ -27,7 +27,7 @@ func (a application) meets(ctx context.Context, o Options, on setup, round int, 
 	if err != nil {
 		return false, err
 	}
-	return t.passes(ctx, perGPU*float64(on.layout.gpus()), round)
+	return t.passes(ctx, perGPU*on.layout.cost(), round)
 }
 
 // share is the share of the requests that are served in time at a rate a GPU.
@@ -36,7 +36,7 @@ func (a application) share(ctx context.Context, o Options, on setup, round int, 
 	if err != nil {
 		return 0, err
 	}
-	figures, err := t.at(ctx, perGPU*float64(on.layout.gpus()), round)
+	figures, err := t.at(ctx, perGPU*on.layout.cost(), round)
 	return figures.SLOAttainment, err
 }
 

@@ -2,6 +2,7 @@ package evidence
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -35,63 +36,34 @@ func (m opt) shape(context int) string {
 // optContext is the context of OPT, in tokens.
 const optContext = 2048
 
-// group is workers of one role, each on as many GPUs as its degree of tensor parallelism.
-type group struct {
-	role            string
-	workers, degree int
+// workers are some of one role, each on as many A100s as its degree of tensor parallelism.
+func (m opt) workers(role string, count, degree int) group {
+	const bytesOfFP16 = 2
+	return group{role, count, machine{
+		split: fmt.Sprintf("TP%d", degree), profile: fmt.Sprintf("a100-%s-tp%d.json", m.name, degree), model: "facebook/" + m.name,
+		kvMemory: strconv.Itoa(m.tokens[degree] * 2 * m.layers * m.hidden * bytesOfFP16), cost: float64(degree),
+	}}
 }
 
-// layout is how GPUs are used: decode workers alone do both phases.
-type layout struct {
-	groups []group
-	// whole: workers compute prompts whole, as vLLM did when DistServe was compared with it.
-	// Otherwise they do so in chunks that lengthen no step by much, as by default.
-	whole bool
-}
-
-func (l layout) gpus() (n int) {
-	for _, g := range l.groups {
-		n += g.workers * g.degree
-	}
-	return n
-}
-
-// String is such as "2 prefill TP1 + 1 decode TP2".
-func (l layout) String() string {
-	var parts []string
-	for _, g := range l.groups {
-		role := g.role
-		if len(l.groups) == 1 {
-			role = "both"
-		}
-		parts = append(parts, fmt.Sprintf("%d %s TP%d", g.workers, role, g.degree))
-	}
-	text := strings.Join(parts, " + ")
-	if l.whole {
-		text += ", whole prompts"
-	}
-	return text
-}
-
-// together are the layouts of a number of GPUs in which all workers do both phases, apart
-// those in which each does one.
-func (m opt) together(gpus int) (all []layout) {
+// aggregatedLayouts are the layouts of a number of GPUs in which all workers do both phases,
+// disaggregatedLayouts those in which each does one.
+func (m opt) aggregatedLayouts(gpus int) (all []layout) {
 	for _, degree := range []int{8, 4, 2, 1} {
 		if m.tokens[degree] > 0 && gpus%degree == 0 {
-			groups := []group{{"decode", gpus / degree, degree}}
+			groups := []group{m.workers("decode", gpus/degree, degree)}
 			all = append(all, layout{groups, true}, layout{groups, false})
 		}
 	}
 	return all
 }
 
-func (m opt) apart(gpus int, p placement) (all []layout) {
+func (m opt) disaggregatedLayouts(gpus int, p placement) (all []layout) {
 	for _, prefill := range []int{4, 2, 1} {
 		for _, decode := range []int{4, 2, 1} {
 			for n := 1; n*prefill < gpus; n++ {
 				left := gpus - n*prefill
 				if m.tokens[prefill] > 0 && m.tokens[decode] > 0 && left%decode == 0 {
-					groups := []group{{"prefill", n, prefill}, {"decode", left / decode, decode}}
+					groups := []group{m.workers("prefill", n, prefill), m.workers("decode", left/decode, decode)}
 					if p == auto { // whose decode workers compute prompts too
 						all = append(all, layout{groups, true})
 					}
@@ -126,9 +98,9 @@ const (
 // layouts are those of a placement on a number of GPUs.
 func (m opt) layouts(gpus int, p placement) []layout {
 	if p == aggregated {
-		return m.together(gpus)
+		return m.aggregatedLayouts(gpus)
 	}
-	return m.apart(gpus, p)
+	return m.disaggregatedLayouts(gpus, p)
 }
 
 // application is a row of DistServe's table of SLOs.
@@ -149,22 +121,8 @@ func (a application) String() string { return fmt.Sprintf("%s, %d A100s", a.name
 // scenario is the text of one, as 'tandem simulate' reads it.
 func (a application) scenario(o Options, on setup, sloScale float64) string {
 	var out strings.Builder
-	m := a.model
-	out.WriteString(m.text())
-	fmt.Fprintf(&out, "block-tokens: 16\nnetwork: %s\nrouter: {tenant-max-requests: 1000000}\npools:\n", on.fabric.text)
-	for _, g := range on.layout.groups {
-		const bytesOfFP16 = 2
-		memory := m.tokens[g.degree] * 2 * m.layers * m.hidden * bytesOfFP16
-		fmt.Fprintf(&out, "  %s: {role: %s, count: %d, profile: {file: %q, model: facebook/%s}, kv-memory: %d, max-sequences: 512, max-batch-tokens: %d",
-			g.role, g.role, g.workers, o.profile(fmt.Sprintf("a100-%s-tp%d.json", m.name, g.degree)), m.name, memory, 2*optContext)
-		if g.role == "prefill" || on.layout.whole {
-			fmt.Fprintf(&out, ", chunk-tokens: %d", optContext)
-		}
-		if on.layout.whole {
-			out.WriteString(", step-budget: 0s")
-		}
-		out.WriteString("}\n")
-	}
+	out.WriteString(a.model.text())
+	fmt.Fprintf(&out, "block-tokens: 16\nnetwork: %s\nrouter: {tenant-max-requests: 1000000}\npools:\n%s", on.fabric.text, on.layout.pools(o))
 	fmt.Fprintf(&out, "traffic:\n  rate: 1\n  mode: %s\n  duration: 1ms\n  min-requests: %d\n  warmup: 10s\n  slo: %q\n  send-slo: %t\n%s",
 		on.placement, on.requests, fmt.Sprintf("ttft:p90<%s,tpot:p90<%s", seconds(a.ttft*sloScale), seconds(a.tpot*sloScale)), !a.keeps, a.lengths)
 	return out.String()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"slices"
 )
@@ -85,7 +86,7 @@ func (d *Document) Check(results []*Result) error {
 			i := slices.IndexFunc(r.Ratios, func(n Ratio) bool { return n.Name == old.Name })
 			if i < 0 {
 				errs = append(errs, fmt.Errorf("%s: %q is gone: run 'make evidence' and commit what it writes", r.Section, old.Name))
-			} else if now := r.Ratios[i].Value; !(abs(now-old.Value) <= old.Noise) { // so that NaN is one too
+			} else if now := r.Ratios[i].Value; !(math.Abs(now-old.Value) <= old.Noise) { // so that NaN is one too
 				errs = append(errs, fmt.Errorf("%s: %q is %.4g, was %.4g, and its noise is %.2g: find out why; if it is right, run 'make evidence' and commit what it writes",
 					r.Section, old.Name, now, old.Value, old.Noise))
 			}
@@ -98,5 +99,3 @@ func (d *Document) Check(results []*Result) error {
 	}
 	return errors.Join(errs...)
 }
-
-func abs(x float64) float64 { return max(x, -x) }

@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/measure"
 	"github.com/tandem-serving/tandem/loadtest/report"
 	"github.com/tandem-serving/tandem/loadtest/search"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
@@ -87,15 +88,15 @@ func gigabits(bytesPerSecond float64) string {
 }
 
 // capacities of a point, requests a second.
-type capacities struct{ aggregated, disaggregated, either float64 }
+type capacities struct{ aggregated, disaggregated, auto float64 }
 
 func (c capacities) better() float64 { return max(c.aggregated, c.disaggregated) }
 
 // ofBetter is the capacity of auto over that of the better placement.
-func (c capacities) ofBetter() float64 { return c.either / c.better() }
+func (c capacities) ofBetter() float64 { return c.auto / c.better() }
 
 // ofAggregated is the capacity of auto over that of aggregated serving.
-func (c capacities) ofAggregated() float64 { return c.either / c.aggregated }
+func (c capacities) ofAggregated() float64 { return c.auto / c.aggregated }
 
 // paysOff is the capacity of disaggregated over that of aggregated serving.
 func (c capacities) paysOff() float64 { return c.disaggregated / c.aggregated }
@@ -206,12 +207,12 @@ func measurePoints(ctx context.Context, o Options, points []point, profile *late
 			c.disaggregated, err = capacity(ctx, o, p, prefill, "disaggregated", start, factor, round)
 		}
 		if err == nil {
-			c.either, err = capacity(ctx, o, p, prefill, "auto", cmp.Or(c.better(), start), known, round)
+			c.auto, err = capacity(ctx, o, p, prefill, "auto", cmp.Or(c.better(), start), known, round)
 		}
 		if err != nil {
 			return nil, err
 		}
-		o.say(fmt.Sprintf("placement: %v: %d + %d workers, round %d: aggregated %s, disaggregated %s, auto %s", p, prefill, mapWorkers-prefill, round+1, rate(c.aggregated), rate(c.disaggregated), rate(c.either)))
+		o.say(fmt.Sprintf("placement: %v: %d + %d workers, round %d: aggregated %s, disaggregated %s, auto %s", p, prefill, mapWorkers-prefill, round+1, rate(c.aggregated), rate(c.disaggregated), rate(c.auto)))
 		all = append(all, c)
 	}
 	return all, nil
@@ -264,7 +265,7 @@ func measureGroups(ctx context.Context, o Options, groups [][]point, profile *la
 				m.rounds = append(m.rounds, round[i])
 				m.aggregated += round[i].aggregated / float64(rounds)
 				m.disaggregated += round[i].disaggregated / float64(rounds)
-				m.either += round[i].either / float64(rounds)
+				m.auto += round[i].auto / float64(rounds)
 			}
 			all = append(all, m)
 		}
@@ -287,8 +288,8 @@ func spread(all []mapped, figure func(capacities) float64) (deviation, greatest 
 		if len(values) < len(m.rounds) || len(values) < 2 {
 			continue
 		}
-		of := mean(values)
-		variances, n = variances+variance(values)/(of*of), n+1
+		of := stats.Mean(values)
+		variances, n = variances+stats.Variance(values)/(of*of), n+1
 		greatest = max(greatest, (slices.Max(values)-slices.Min(values))/of)
 	}
 	if n == 0 {

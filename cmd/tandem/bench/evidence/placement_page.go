@@ -44,7 +44,7 @@ func mapResult(all []mapped, options Options, o objective, prompts, outputs []in
 		}
 		table.Rows = append(table.Rows, []string{
 			gigabits(m.bandwidth), fmt.Sprintf("%d/%d", m.prompt, m.output), fmt.Sprintf("%d + %d", m.prefill, mapWorkers-m.prefill),
-			rate(m.aggregated), rate(m.disaggregated), rate(m.either), better, times(by), fixed(3, m.ofBetter()),
+			rate(m.aggregated), rate(m.disaggregated), rate(m.auto), better, times(by), fixed(3, m.ofBetter()),
 		})
 	}
 	r := &Result{
@@ -54,8 +54,8 @@ func mapResult(all []mapped, options Options, o objective, prompts, outputs []in
 		Tables: []Table{table},
 		Notes: []string{
 			fmt.Sprintf("Disaggregation serves more at %d of %d points. It does where tokens must come soon, since workers that do both have only what decoding leaves of a step for prompts, and where the network carries the KV of prompts as fast as they are computed: 0.8 MB a token here.", pays, len(all)),
-			fmt.Sprintf("`auto` is worst at %v: %s of the better placement (%s and %s requests a second).", worst.point, fixed(3, worst.ofBetter()), rate(worst.either), rate(worst.better())),
-			fmt.Sprintf("`auto` is most above `aggregated` at %v: %s and %s requests a second.", best.point, rate(best.either), rate(best.aggregated)),
+			fmt.Sprintf("`auto` is worst at %v: %s of the better placement (%s and %s requests a second).", worst.point, fixed(3, worst.ofBetter()), rate(worst.auto), rate(worst.better())),
+			fmt.Sprintf("`auto` is most above `aggregated` at %v: %s and %s requests a second.", best.point, rate(best.auto), rate(best.aggregated)),
 			fmt.Sprintf("A rate is tried for %v, after %v that do not count, and longer where that is fewer than %d requests; %s `--long` for %v, after %v, and %d requests. In longer runs `auto` over the better differs less from round to round.",
 				measured, warmup, requests, flag, otherMeasured, otherWarmup, otherRequests),
 			roundsNote(all, options.mapRounds()),
@@ -98,7 +98,7 @@ func roundsNote(all []mapped, rounds int) string {
 	}{
 		{"`aggregated`", func(c capacities) float64 { return c.aggregated }},
 		{"`disaggregated`", func(c capacities) float64 { return c.disaggregated }},
-		{"`auto`", func(c capacities) float64 { return c.either }},
+		{"`auto`", func(c capacities) float64 { return c.auto }},
 		{"`auto` over the better", capacities.ofBetter},
 	} {
 		if deviation, greatest, known := spread(all, f.of); known {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/tandem-serving/tandem/loadtest/record"
@@ -127,10 +128,10 @@ func (queues) Run(ctx context.Context, o Options) (*Result, error) {
 				w.mm1 += one.mm1 / n
 			}
 			ofLaw, ofRecursion := w.measured/w.mg1, w.measured/w.recursion
-			if abs(ofLaw-1) > abs(worstOfLaw-1) {
+			if math.Abs(ofLaw-1) > math.Abs(worstOfLaw-1) {
 				worstOfLaw = ofLaw
 			}
-			if abs(ofRecursion-1) > abs(worstOfRecursion-1) {
+			if math.Abs(ofRecursion-1) > math.Abs(worstOfRecursion-1) {
 				worstOfRecursion = ofRecursion
 			}
 			table.Rows = append(table.Rows, []string{

@@ -3,6 +3,8 @@ package evidence
 import (
 	"fmt"
 	"math"
+
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // leastNoise is the least relative noise of a ratio: searches stop within a few percent.
@@ -11,8 +13,8 @@ const leastNoise = 0.05
 // newRatio is the mean of a ratio over rounds, which differ by their seeds. Its noise is twice
 // the standard error of that mean between two measurements, and not below leastNoise.
 func newRatio(name string, rounds []float64, paper string) Ratio {
-	m := mean(rounds)
-	return Ratio{Name: name, Value: round3(m), Noise: round3(max(noiseOf(math.Sqrt(variance(rounds)), len(rounds)), leastNoise*m)), Paper: paper}
+	m := stats.Mean(rounds)
+	return Ratio{Name: name, Value: round3(m), Noise: round3(max(noiseOf(math.Sqrt(stats.Variance(rounds)), len(rounds)), leastNoise*m)), Paper: paper}
 }
 
 // noiseOf is that of a mean of rounds which deviate from it by so much.
@@ -45,19 +47,3 @@ func (r Ratio) defined() bool {
 }
 
 func round3(v float64) float64 { return math.Round(v*1000) / 1000 }
-
-// variance of what values were drawn from; 0 of one.
-func variance(values []float64) (v float64) {
-	m := mean(values)
-	for _, value := range values {
-		v += (value - m) * (value - m) / max(float64(len(values)-1), 1)
-	}
-	return v
-}
-
-func mean(values []float64) (m float64) {
-	for _, v := range values {
-		m += v / float64(len(values))
-	}
-	return m
-}

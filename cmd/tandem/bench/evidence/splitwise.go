@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/tandem-serving/tandem/loadtest/stats"
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
@@ -18,7 +19,7 @@ func (splitwise) Title() string { return "Splitwise's machines at equal cost" }
 type splitwiseDesign struct {
 	name      string
 	placement placement
-	parks     []park
+	layouts   []layout
 }
 
 // Run measures.
@@ -40,13 +41,13 @@ func (splitwise) Run(ctx context.Context, o Options) (*Result, error) {
 	if o.Small {
 		dollars, requests, within, rounds = 155, 300, 0.05, 3
 	}
-	together := func(d device) []park {
-		of := []machines{{"decode", int(dollars / d.dollars), d}}
-		return []park{{of, true}, {of, false}}
+	aggregatedOn := func(m machine) []layout {
+		of := []group{{"decode", int(dollars / m.cost), m}}
+		return []layout{{of, true}, {of, false}}
 	}
 	designs := []splitwiseDesign{
-		{"A100, aggregated", aggregated, together(a100)},
-		{"H100, aggregated", aggregated, together(h100)},
+		{"A100, aggregated", aggregated, aggregatedOn(a100)},
+		{"H100, aggregated", aggregated, aggregatedOn(h100)},
 		{"A100 and A100, disaggregated", disaggregated, splits(dollars, a100, a100, disaggregated)},
 		{"H100 and H100, disaggregated", disaggregated, splits(dollars, h100, h100, disaggregated)},
 		{"H100 and A100, disaggregated", disaggregated, splits(dollars, h100, a100, disaggregated)},
@@ -56,24 +57,24 @@ func (splitwise) Run(ctx context.Context, o Options) (*Result, error) {
 		designs = []splitwiseDesign{designs[0], designs[1], designs[4]}
 	}
 	type answer struct {
-		rate float64 // requests a second and 100 dollars an hour
-		park park
+		rate   float64 // requests a second and 100 dollars an hour
+		layout layout
 	}
 	found := make([]answer, len(designs)*rounds)
 	if err := each(ctx, len(found), func(i int) error {
 		design, round, best := designs[i/rounds], i%rounds, &found[i]
 		var err error
-		best.park, best.rate, err = bestOf(design.parks, rateSearch{mostForHundred, within * 5, within}, func(p park, rate float64) (bool, error) {
-			met, err := p.meetsSplitwise(ctx, o, design.placement, requests, lengths(path), rate*p.dollars()/100, round, empty)
+		best.layout, best.rate, err = bestOf(design.layouts, rateSearch{mostForHundred, within * 5, within}, func(l layout, rate float64) (bool, error) {
+			met, err := meetsSplitwise(ctx, o, l, design.placement, requests, lengths(path), rate*l.cost()/100, round, empty)
 			if err != nil {
-				err = fmt.Errorf("%s, %s: %w", design.name, p, err)
+				err = fmt.Errorf("%s, %s: %w", design.name, l, err)
 			}
 			return met, err
 		})
 		if err != nil {
 			return err
 		}
-		o.say(fmt.Sprintf("splitwise: %s, round %d: %s requests/s for $100 an hour with %s", design.name, round+1, rate(best.rate), best.park))
+		o.say(fmt.Sprintf("splitwise: %s, round %d: %s requests/s for $100 an hour with %s", design.name, round+1, rate(best.rate), best.layout))
 		return nil
 	}); err != nil {
 		return nil, err
@@ -93,15 +94,15 @@ func (splitwise) Run(ctx context.Context, o Options) (*Result, error) {
 		first := found[i*rounds]
 		cells := []string{design.name, "none", "none", "", strings.Join(texts, ", ")}
 		if first.rate > 0 {
-			cells = []string{design.name, first.park.String(), rate(mean(by[i]) * first.park.dollars() / 100), fmt.Sprintf("%.0f", first.park.dollars()), strings.Join(texts, ", ")}
+			cells = []string{design.name, first.layout.String(), rate(stats.Mean(by[i]) * first.layout.cost() / 100), fmt.Sprintf("%.0f", first.layout.cost()), strings.Join(texts, ", ")}
 		}
 		t.Rows = append(t.Rows, cells)
 		switch {
 		case design.placement == aggregated:
-			if mean(by[i]) > mean(by[bestTogether]) {
+			if stats.Mean(by[i]) > stats.Mean(by[bestTogether]) {
 				bestTogether = i
 			}
-		case design.placement == disaggregated && (bestApart < 0 || mean(by[i]) > mean(by[bestApart])):
+		case design.placement == disaggregated && (bestApart < 0 || stats.Mean(by[i]) > stats.Mean(by[bestApart])):
 			bestApart = i
 		}
 	}
@@ -132,9 +133,9 @@ const splitwiseChecked = "Checked on 2026-11-27: the SLO, and that it is relativ
 // mostForHundred is more than any machines do for 100 dollars an hour, requests a second.
 const mostForHundred = 14
 
-// meetsSplitwise tells whether a rate, requests a second, keeps Splitwise's SLO.
-func (p park) meetsSplitwise(ctx context.Context, o Options, mode placement, requests int, traffic string, rate float64, round int, empty *latency.Profile) (bool, error) {
-	t, err := newTrial(o.Profiles, p.scenario(o, mode, requests, traffic))
+// meetsSplitwise tells whether a layout keeps Splitwise's SLO at a rate, requests a second.
+func meetsSplitwise(ctx context.Context, o Options, l layout, mode placement, requests int, traffic string, rate float64, round int, empty *latency.Profile) (bool, error) {
+	t, err := newTrial(o.Profiles, splitwiseScenario(o, l, mode, requests, traffic))
 	if err != nil {
 		return false, err
 	}
@@ -151,14 +152,14 @@ func fitErrors(o Options) (Table, error) {
 		Title: "Step times beside Splitwise's measurements", Command: "go test ./cmd/tandem/bench/evidence/workloads -run Splitwise -traces DIR",
 		Header: []string{"machine", "steps", "kinds measured", "median error", "p90", "largest"},
 	}
-	for _, d := range []device{a100, h100} {
-		p, err := d.read(o)
+	for _, m := range []machine{a100, h100} {
+		p, err := m.read(o)
 		if err != nil {
 			return t, err
 		}
 		for _, kind := range []string{"prefill", "decode"} {
 			e := p.Errors[kind]
-			t.Rows = append(t.Rows, []string{d.name, kind, fmt.Sprint(e.Points), percent(e.Median), percent(e.P90), percent(e.Max)})
+			t.Rows = append(t.Rows, []string{m.name, kind, fmt.Sprint(e.Points), percent(e.Median), percent(e.P90), percent(e.Max)})
 		}
 	}
 	return t, nil

@@ -8,71 +8,30 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
-// device is a machine of eight GPUs as Splitwise has them (P. Patel et al., ISCA '24, table I).
-type device struct {
-	name    string
-	profile string // in Options.Profiles
-	dollars float64
-}
-
+// Machines of eight GPUs as Splitwise has them (P. Patel et al., ISCA '24, table I), with its
+// prices of an hour.
 var (
-	a100 = device{"A100", "a100-llama2-70b-tp8.json", 17.6}
-	h100 = device{"H100", "h100-llama2-70b-tp8.json", 38}
+	a100 = machine{"A100", "", "a100-llama2-70b-tp8.json", "llama2-70b", "400GiB", 17.6}
+	h100 = machine{"H100", "", "h100-llama2-70b-tp8.json", "llama2-70b", "400GiB", 38}
 )
-
-// machines are those of one kind that do one thing.
-type machines struct {
-	role  string
-	count int
-	device
-}
-
-// park is a cluster: decode workers alone do both phases. whole is as of a layout.
-type park struct {
-	machines []machines
-	whole    bool
-}
-
-func (p park) dollars() (d float64) {
-	for _, m := range p.machines {
-		d += float64(m.count) * m.device.dollars
-	}
-	return d
-}
-
-// String is such as "3 H100 prefill + 11 A100 decode".
-func (p park) String() string {
-	var parts []string
-	for _, m := range p.machines {
-		role := m.role
-		if len(p.machines) == 1 {
-			role = "both"
-		}
-		parts = append(parts, fmt.Sprintf("%d %s %s", m.count, m.device.name, role))
-	}
-	text := strings.Join(parts, " + ")
-	if p.whole {
-		text += ", whole prompts"
-	}
-	return text
-}
 
 // splits of so much money an hour between machines that prefill and others that decode: a
 // fifth, a third, half or two thirds for prefill.
-func splits(dollars float64, prefill, decode device, p placement) (all []park) {
+func splits(dollars float64, prefill, decode machine, p placement) (all []layout) {
 	last := 0
 	for _, share := range []float64{0.2, 1.0 / 3, 0.5, 2.0 / 3} {
-		n := max(int(math.Round(share*dollars/prefill.dollars)), 1)
-		rest := int((dollars - float64(n)*prefill.dollars) / decode.dollars)
+		n := max(int(math.Round(share*dollars/prefill.cost)), 1)
+		rest := int((dollars - float64(n)*prefill.cost) / decode.cost)
 		if n == last || rest < 1 {
 			continue
 		}
 		last = n
 		// Of auto, decode workers compute prompts too.
-		all = append(all, park{[]machines{{"prefill", n, prefill}, {"decode", rest, decode}}, p == auto})
+		all = append(all, layout{[]group{{"prefill", n, prefill}, {"decode", rest, decode}}, p == auto})
 	}
 	return all
 }
@@ -86,21 +45,11 @@ router: {tenant-max-requests: 1000000%s}
 pools:
 `
 
-// scenario is the text of one.
-func (p park) scenario(o Options, mode placement, requests int, traffic string) string {
+// splitwiseScenario is the text of one.
+func splitwiseScenario(o Options, l layout, mode placement, requests int, traffic string) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, llama, 16384, 16, "")
-	for _, m := range p.machines {
-		fmt.Fprintf(&out, "  %s: {role: %s, count: %d, profile: {file: %q, model: llama2-70b}, kv-memory: 400GiB, max-sequences: 512, max-batch-tokens: 4096",
-			m.role, m.role, m.count, o.profile(m.profile))
-		if m.role == "prefill" || p.whole {
-			out.WriteString(", chunk-tokens: 2048")
-		}
-		if p.whole {
-			out.WriteString(", step-budget: 0s")
-		}
-		out.WriteString("}\n")
-	}
+	out.WriteString(l.pools(o))
 	fmt.Fprintf(&out, "traffic:\n  rate: 1\n  mode: %s\n  duration: 1ms\n  min-requests: %d\n  warmup: 20s\n%s", mode, requests, traffic)
 	return out.String()
 }
@@ -138,7 +87,7 @@ func (s slowdowns) met() bool {
 	within := func(values []float64, most [3]float64) bool {
 		slices.Sort(values)
 		for i, p := range []float64{0.5, 0.9, 0.99} {
-			if values[int(math.Ceil(p*float64(len(values))))-1] > most[i] {
+			if stats.Quantile(values, p) > most[i] {
 				return false
 			}
 		}
@@ -147,6 +96,7 @@ func (s slowdowns) met() bool {
 	return within(s.ttft, [3]float64{2, 3, 6}) && within(s.tbt, [3]float64{1.25, 1.5, 5}) && within(s.e2e, [3]float64{1.25, 1.5, 5})
 }
 
-func (d device) read(o Options) (*latency.Profile, error) {
-	return latency.ReadProfileFile(o.profile(d.profile))
+// read reads its step times.
+func (m machine) read(o Options) (*latency.Profile, error) {
+	return latency.ReadProfileFile(o.profile(m.profile))
 }
