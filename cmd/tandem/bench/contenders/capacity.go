@@ -24,8 +24,8 @@ type CapacityOptions struct {
 // Capacities is what was found.
 type Capacities struct {
 	// Rounds has, by round and contender, the highest rate at which search.Share of the
-	// requests met the SLO; nil: there was none. All are whole.
-	Rounds [][]*float64
+	// requests met the SLO; 0: there was none. All are whole.
+	Rounds [][]float64
 	// Tries in the order in which they were made.
 	Tries    []Try
 	Outcomes []*loadtest.Outcome
@@ -82,8 +82,8 @@ func (c *Capacities) round(ctx context.Context, all []*running, round int, start
 	for i, r := range all {
 		r.session.Round(round)
 		searches[i] = search.NewCapacity(start, firstFactor)
-		if round > 0 && c.Rounds[round-1][i] != nil {
-			searches[i] = search.NewCapacity(*c.Rounds[round-1][i], nextFactor)
+		if round > 0 && c.Rounds[round-1][i] > 0 {
+			searches[i] = search.NewCapacity(c.Rounds[round-1][i], nextFactor)
 		}
 	}
 	for step, left := 0, true; left; step++ {
@@ -106,9 +106,11 @@ func (c *Capacities) round(ctx context.Context, all []*running, round int, start
 			})
 		}
 	}
-	rates := make([]*float64, len(all))
+	rates := make([]float64, len(all))
 	for i, s := range searches {
-		rates[i] = s.Result().MaxRate
+		if found := s.Result().MaxRate; found != nil {
+			rates[i] = *found
+		}
 	}
 	c.Rounds = append(c.Rounds, rates)
 	return nil

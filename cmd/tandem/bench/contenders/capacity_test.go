@@ -111,7 +111,7 @@ func TestCapacities(t *testing.T) {
 	for round, rates := range got.Rounds {
 		for i, rate := range rates {
 			serves := float64(time.Second) / float64(queues[i].takes)
-			if rate == nil || *rate < 0.97*serves || *rate > 1.05*serves {
+			if rate < 0.97*serves || rate > 1.05*serves {
 				t.Errorf("round %d: %s has %v, and serves %v", round+1, three[i].Name, rate, serves)
 			}
 		}
@@ -135,7 +135,7 @@ func TestCapacities(t *testing.T) {
 		}
 	}
 	for _, try := range got.Tries {
-		passes := *got.Rounds[try.Round-1][slices.Index([]string{"a", "b", "c"}, try.Contender)] >= try.Rate
+		passes := got.Rounds[try.Round-1][slices.Index([]string{"a", "b", "c"}, try.Contender)] >= try.Rate
 		if passes != (try.Attainment >= search.Share) {
 			t.Errorf("%+v passes: %v", try, passes)
 		}

@@ -2,15 +2,9 @@ package modes
 
 // MixedOf is what rounds leave in which the contenders have these capacities; 0: none.
 func MixedOf(aggregated, disaggregated, auto []float64) Mixed {
-	rounds := make([][]*float64, len(auto))
-	for i := range rounds {
-		for _, c := range [][]float64{aggregated, disaggregated, auto} {
-			var found *float64
-			if c[i] > 0 {
-				found = &c[i]
-			}
-			rounds[i] = append(rounds[i], found)
-		}
+	var rounds [][]float64
+	for i := range auto {
+		rounds = append(rounds, []float64{aggregated[i], disaggregated[i], auto[i]})
 	}
 	return mixed("", "", rounds)
 }

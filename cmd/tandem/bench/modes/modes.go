@@ -29,7 +29,7 @@ type Options struct {
 	// Load is the traffic. A mix overrides its lengths.
 	Load  loadtest.Config
 	Mixes []Mix
-	// Rates to measure instead of a search; AroundCapacity if empty, and nil for a search.
+	// Rates to measure instead of a search: nil for a search, and those around the capacity if empty.
 	Rates []float64
 	// TTFTScale and TPOTScale make the objective of a mix if Load has no SLO: multiples of
 	// the first contender's latencies for one request at a time.

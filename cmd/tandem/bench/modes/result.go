@@ -81,17 +81,17 @@ func atRates(name, slo string, r *contenders.Result) Mixed {
 	}
 	slices.Sort(rates)
 	rates = slices.Compact(rates)
-	var rounds [][]*float64
+	var rounds [][]float64
 	for begin := 0; begin+len(rates) <= len(r.Steps); begin += len(rates) {
 		steps := slices.Clone(r.Steps[begin : begin+len(rates)])
 		slices.SortFunc(steps, func(a, b contenders.Step) int { return cmp.Compare(a.Rate, b.Rate) })
-		highest := make([]*float64, len(r.Outcomes))
+		highest := make([]float64, len(r.Outcomes))
 		for i := range highest {
 			for _, step := range steps {
 				if step.Figures[i].SLOAttainment < search.Share {
 					break
 				}
-				highest[i] = &step.Rate
+				highest[i] = step.Rate
 			}
 		}
 		rounds = append(rounds, highest)
@@ -101,13 +101,13 @@ func atRates(name, slo string, r *contenders.Result) Mixed {
 	return m
 }
 
-// mixed has the capacities of rounds, whose lists are by contender.
-func mixed(name, slo string, rounds [][]*float64) Mixed {
+// mixed has the capacities of rounds, whose lists are by contender; 0: none.
+func mixed(name, slo string, rounds [][]float64) Mixed {
 	m := Mixed{Name: name, SLO: slo, Better: Aggregated}
 	for i, c := range m.contenders() {
 		c.Rounds = []float64{}
 		for _, found := range rounds {
-			c.Rounds = append(c.Rounds, or0(found[i]))
+			c.Rounds = append(c.Rounds, found[i])
 		}
 		if c.RPS, c.CI, _ = median(c.Rounds); c.RPS != nil && *c.RPS == 0 {
 			c.RPS, c.CI = nil, nil
@@ -119,20 +119,12 @@ func mixed(name, slo string, rounds [][]*float64) Mixed {
 	}
 	var shares []float64
 	for _, found := range rounds {
-		if b := found[better]; b != nil && m.contenders()[better].RPS != nil {
-			shares = append(shares, or0(found[2]) / *b)
+		if b := found[better]; b > 0 && m.contenders()[better].RPS != nil {
+			shares = append(shares, found[2]/b)
 		}
 	}
 	m.AutoOfBetter, m.AutoOfBetterCI, m.Confidence = median(shares)
 	return m
-}
-
-// or0 is a rate, 0 if none was found.
-func or0(rate *float64) float64 {
-	if rate == nil {
-		return 0
-	}
-	return *rate
 }
 
 // median of values and its interval; nil of nothing.
