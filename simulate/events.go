@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -58,64 +59,45 @@ type (
 )
 
 func (e Kill) to(c *Cluster) error {
-	return c.with(e.Worker, func(w *Worker) error {
+	return c.with(e.Worker, func(w *Worker) {
 		if w.process != nil {
 			w.process.die()
 		} else {
 			c.stopStarting(w)
 		}
-		return nil
 	})
 }
 
 func (e Start) to(c *Cluster) error {
-	return c.with(e.Worker, func(w *Worker) error {
-		if w.process != nil {
-			return nil
+	return c.with(e.Worker, func(w *Worker) {
+		if w.process == nil {
+			c.failed = errors.Join(c.failed, c.start(w))
 		}
-		return c.start(w)
 	})
 }
 
-func (e Drain) to(c *Cluster) error {
-	return c.with(e.Worker, func(w *Worker) error {
-		if w.process != nil {
-			w.process.drain()
-		}
-		return nil
-	})
-}
+func (e Drain) to(c *Cluster) error { return c.running(e.Worker, (*process).drain) }
 
-func (e Undrain) to(c *Cluster) error {
-	return c.with(e.Worker, func(w *Worker) error {
-		if w.process != nil {
-			w.process.undrain()
-		}
-		return nil
-	})
-}
+func (e Undrain) to(c *Cluster) error { return c.running(e.Worker, (*process).undrain) }
 
 func (e Slow) to(c *Cluster) error {
-	return c.with(e.Worker, func(w *Worker) error {
-		w.Slow, w.unmeasured = e.Factor, e.Unmeasured
-		return nil
-	})
+	return c.with(e.Worker, func(w *Worker) { w.Slow, w.unmeasured = e.Factor, e.Unmeasured })
 }
 
 func (e Fail) to(c *Cluster) error {
-	return c.with(e.Worker, func(w *Worker) error { w.failing = w.process != nil; return nil })
+	return c.with(e.Worker, func(w *Worker) { w.failing = w.process != nil })
 }
 
 func (e Corrupt) to(c *Cluster) error {
-	return c.with(e.Worker, func(w *Worker) error { w.corrupting = w.process != nil; return nil })
+	return c.with(e.Worker, func(w *Worker) { w.corrupting = w.process != nil })
 }
 
 func (e Mute) to(c *Cluster) error {
-	return c.with(e.Worker, func(w *Worker) error { w.muted = true; return nil })
+	return c.with(e.Worker, func(w *Worker) { w.muted = true })
 }
 
 func (e Unmute) to(c *Cluster) error {
-	return c.with(e.Worker, func(w *Worker) error { w.muted = false; return nil })
+	return c.with(e.Worker, func(w *Worker) { w.muted = false })
 }
 
 func (EtcdAway) to(c *Cluster) error {
@@ -156,13 +138,23 @@ func (e Scale) to(c *Cluster) error {
 }
 
 // with calls do with a worker.
-func (c *Cluster) with(id string, do func(*Worker) error) error {
+func (c *Cluster) with(id string, do func(*Worker)) error {
 	for _, w := range c.config.Workers {
 		if w.ID == id {
-			return do(w)
+			do(w)
+			return nil
 		}
 	}
 	return fmt.Errorf("there is no worker %q", id)
+}
+
+// running calls do with the process of a worker, if it runs.
+func (c *Cluster) running(id string, do func(*process)) error {
+	return c.with(id, func(w *Worker) {
+		if w.process != nil {
+			do(w.process)
+		}
+	})
 }
 
 // each calls do with each host of one group and each of the other.
