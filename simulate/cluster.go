@@ -127,7 +127,7 @@ type Cluster struct {
 	signals    Signals
 	prefixes   PrefixUse
 	stores     bool           // the cluster has had block stores
-	starting   bool           // New still runs: routers learn of all workers at once
+	building   bool           // New still runs: routers learn of all workers at once
 	expiring   []*process     // processes whose lease ran out while etcd was away
 	watch      *watch         // checks invariants; nil: nothing is checked
 	failed     error          // of a worker that could not start
@@ -155,7 +155,7 @@ func New(config Config) (*Cluster, error) {
 	for _, l := range config.Network.Links {
 		c.links = append(c.links, newLink(l))
 	}
-	c.starting = true
+	c.building = true
 	for _, w := range config.Workers {
 		if w.Down {
 			continue
@@ -164,7 +164,7 @@ func New(config Config) (*Cluster, error) {
 			return nil, err
 		}
 	}
-	c.starting = false
+	c.building = false
 	c.viewChanged()
 	return c, nil
 }
@@ -202,7 +202,7 @@ func (c *Cluster) register(p *process) {
 
 // viewChanged tells every router what etcd lists.
 func (c *Cluster) viewChanged() {
-	if !c.etcdAway && !c.starting {
+	if !c.etcdAway && !c.building {
 		c.view(true)
 	}
 }
@@ -239,10 +239,10 @@ func (c *Cluster) died(p *process) {
 		})
 	}
 	p.connections = nil
-	for _, a := range p.asks {
+	for _, a := range p.unary {
 		c.after(c.latency(p.host, a.from.host), func() { a.fail(gone(p.ref.ID)) })
 	}
-	p.asks = nil
+	p.unary = nil
 	sessions := c.sessions
 	c.sessions = nil
 	for _, s := range sessions {
@@ -308,7 +308,7 @@ func (c *Cluster) publish(from *host, worker string, event routing.Event) {
 		for n < len(routers) && c.latency(from, routers[n].host) == latency {
 			n++
 		}
-		p := taken(&c.published)
+		p := reuse(&c.published)
 		p.routers, p.worker, p.event = routers[:n], worker, event
 		c.soon.push(c.momentAt(c.at+int64(latency)), p)
 		routers = routers[n:]

@@ -8,7 +8,7 @@ type inbox[E any] struct {
 	busy    bool
 }
 
-// put adds an event. It reports whether the caller is to begin: to handle what Next gives
+// put adds an event. It reports whether the caller is to begin: to handle what next gives
 // until there is no more.
 func (b *inbox[E]) put(event E) (begin bool) {
 	b.waiting = append(b.waiting, event)

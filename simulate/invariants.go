@@ -284,7 +284,7 @@ func (w *watch) restedWorker(p *process) {
 	if s := p.receiver.Stats(); s.Reserved+s.Open+s.Ending > 0 {
 		w.violated("nothing is left at rest", "%s: %+v", p.ref.ID, s)
 	}
-	if n := len(p.asks); n > 0 {
+	if n := len(p.unary); n > 0 {
 		w.violated("nothing is left at rest", "%s has not answered %d", p.ref.ID, n)
 	}
 	if n := len(p.owners) + len(w.writable[p]); n > 0 {

@@ -46,7 +46,7 @@ func (p *process) received(action receiver.Action) {
 		p.answer(a.Stream, a.Message)
 	case *receiver.Grant:
 		if s := p.session(a.Stream); s != nil {
-			g := taken(&p.cluster.grants)
+			g := reuse(&p.cluster.grants)
 			g.session, g.grant.CreditBytes = s, uint64(a.Bytes)
 			g.of.Grant, g.message.Message = &g.grant, &g.of
 			s.back.post(messageBytes, g)

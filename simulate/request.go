@@ -253,10 +253,9 @@ func (q *request) arrives(id string, attempt int, generated []int32, failures []
 	}
 	r := routing.Request{
 		ID: id, Attempt: attempt, Tenant: q.from.Tenant, Model: q.router.cluster.spec.Name, Mode: q.router.cluster.config.Mode,
-		Priority: q.from.Priority, Arrived: epoch.Add(0), Deadline: q.deadline, Tokens: len(tokens), MaxNew: q.from.MaxTokens - len(generated),
+		Priority: q.from.Priority, Arrived: q.load.start.Add(q.record.Dispatched), Deadline: q.deadline, Tokens: len(tokens), MaxNew: q.from.MaxTokens - len(generated),
 		TTFT: q.router.cluster.config.TTFT, TPOT: q.router.cluster.config.TPOT, Failures: failures, Version: version,
 	}
-	r.Arrived = q.load.start.Add(q.record.Dispatched)
 	r.Hash = func(key routing.BlockKey) []kvcache.Hash {
 		return kvcache.PromptHashes(key.Version.Digest, key.Version.Class, q.from.CacheSalt, tokens, key.BlockTokens)
 	}

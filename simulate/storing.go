@@ -183,7 +183,7 @@ func (f *fetching) start(a offload.StartFetch) {
 	}
 	p.cluster.after(storeclient.CallTimeout, func() { f.stop(errLate) })
 	failed := func(err error) { f.stop(storeclient.CallError(err)) }
-	p.ask(a.Store.ID, a.Store.Epoch, messageBytes+len(a.Prefix.Tokens)*tokenBytes, func(to *process, answer func(func())) {
+	p.call(a.Store.ID, a.Store.Epoch, messageBytes+len(a.Prefix.Tokens)*tokenBytes, func(to *process, answer func(func())) {
 		to.store.fetch(a.Prefix, f.ticket, func(_ uint64, err error) {
 			answer(func() {
 				if err != nil {
@@ -223,12 +223,12 @@ func (f *fetching) over(bytes uint64, err error) {
 
 // putting is a prefix that is put into a store.
 type putting struct {
-	storing *storing
-	save    scheduler.Save
-	until   time.Time
-	try     int   // so far
-	bulk    *bulk // nil: the store is asked
-	ended   bool  // the last attempt
+	storing  *storing
+	save     scheduler.Save
+	until    time.Time
+	try      int            // so far
+	transfer *blockTransfer // nil: the store is asked
+	ended    bool           // the last attempt
 }
 
 // save puts a prefix that is near its eviction into a store.
@@ -242,7 +242,7 @@ func (q *putting) start(to offload.Store) {
 	p := q.storing.process
 	c := p.cluster
 	q.try++
-	q.bulk, q.ended = nil, false
+	q.transfer, q.ended = nil, false
 	try := q.try
 	// of does something for this attempt, if it has not ended.
 	of := func(do func()) func() {
@@ -253,7 +253,7 @@ func (q *putting) start(to offload.Store) {
 		}
 	}
 	c.after(storeclient.OfferTimeout, of(func() {
-		if q.bulk == nil {
+		if q.transfer == nil {
 			q.over(0, errLate)
 		}
 	}))
@@ -262,7 +262,7 @@ func (q *putting) start(to offload.Store) {
 		of(func() { q.over(0, storeclient.CallError(err)) })()
 	}
 	prefix := offload.Prefix{Salt: q.save.Salt, Tokens: q.save.Tokens}
-	p.ask(to.ID, to.Epoch, messageBytes+len(prefix.Tokens)*tokenBytes, func(at *process, answer func(func())) {
+	p.call(to.ID, to.Epoch, messageBytes+len(prefix.Tokens)*tokenBytes, func(at *process, answer func(func())) {
 		ticket, err := at.store.offer(prefix)
 		answer(func() {
 			if err != nil {
@@ -270,7 +270,7 @@ func (q *putting) start(to offload.Store) {
 				return
 			}
 			of(func() {
-				q.bulk = p.send(ticket, q.save.Blocks, func(bytes uint64, err error) { of(func() { q.over(bytes, err) })() })
+				q.transfer = p.send(ticket, q.save.Blocks, func(bytes uint64, err error) { of(func() { q.over(bytes, err) })() })
 			})()
 		})
 	}, failed)
@@ -280,10 +280,10 @@ func (q *putting) start(to offload.Store) {
 func (q *putting) stop(cause error) {
 	switch {
 	case q.ended:
-	case q.bulk == nil:
+	case q.transfer == nil:
 		q.over(0, cause)
 	default:
-		q.bulk.stop(cause)
+		q.transfer.stop(cause)
 	}
 }
 

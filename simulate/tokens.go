@@ -33,7 +33,7 @@ type streamTokens struct {
 func (n *connection) drew(s *stream, offset int, token int32) (first bool) {
 	t := n.drawn
 	if first = t == nil; first {
-		t = taken(&n.router.cluster.tokens)
+		t = reuse(&n.router.cluster.tokens)
 		t.of.Tokens, t.event.Event = &t.list, &t.of
 		t.connection, n.drawn = n, t
 	}

@@ -183,7 +183,7 @@ func (w *written) happen() {
 
 // ship reads the pages of a chunk and sends it.
 func (s *session) ship(w *sender.WriteChunk) {
-	m := taken(&s.from.cluster.chunks)
+	m := reuse(&s.from.cluster.chunks)
 	runs := m.chunk.Runs[:0]
 	runs = append(runs, w.Chunk.Runs...)
 	m.session, m.chunk = s, w.Chunk
@@ -230,8 +230,8 @@ func (g *grant) happen() {
 	s.from.cluster.grants = append(s.from.cluster.grants, g)
 }
 
-// taken takes an object from a list for reuse, or makes one.
-func taken[T any](again *[]*T) *T {
+// reuse takes an object from a list for reuse, or makes one.
+func reuse[T any](again *[]*T) *T {
 	last := len(*again) - 1
 	if last < 0 {
 		return new(T)

@@ -36,7 +36,7 @@ type process struct {
 	core    *worker.Worker // nil for a store
 	storing *storing       // a prefill worker's side of the stores
 	store   *store         // nil for a worker
-	asks    []*ask         // calls from others without an answer yet
+	unary   []*unaryCall   // calls from others without an answer yet
 
 	engine *simulated.Engine
 	layout kvcache.Layout

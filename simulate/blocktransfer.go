@@ -9,8 +9,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 )
 
-// bulk is a transfer of blocks that are all there, to a block store or from one.
-type bulk struct {
+// blockTransfer is a transfer of blocks that are all there, to a block store or from one.
+type blockTransfer struct {
 	from    *process
 	ticket  *kvtransferv1.Ticket
 	blocks  []kvcache.BlockID // of the whole prefix
@@ -23,14 +23,14 @@ type bulk struct {
 }
 
 // send sends blocks, but for those that the ticket says are held.
-func (p *process) send(ticket *kvtransferv1.Ticket, blocks []kvcache.BlockID, done func(bytes uint64, err error)) *bulk {
-	b := &bulk{from: p, ticket: ticket, blocks: blocks, done: done}
+func (p *process) send(ticket *kvtransferv1.Ticket, blocks []kvcache.BlockID, done func(bytes uint64, err error)) *blockTransfer {
+	b := &blockTransfer{from: p, ticket: ticket, blocks: blocks, done: done}
 	p.open(ticket, b)
 	return b
 }
 
 // stop ends it early. done is called all the same.
-func (b *bulk) stop(cause error) {
+func (b *blockTransfer) stop(cause error) {
 	if b.cause != nil {
 		return
 	}
@@ -40,11 +40,11 @@ func (b *bulk) stop(cause error) {
 	}
 }
 
-func (b *bulk) unreached(err error) { b.done(0, err) }
+func (b *blockTransfer) unreached(err error) { b.done(0, err) }
 
-func (b *bulk) began(s *session) { b.session = s }
+func (b *blockTransfer) began(s *session) { b.session = s }
 
-func (b *bulk) accepted() {
+func (b *blockTransfer) accepted() {
 	id, held := b.ticket.GetTransferId(), int(b.ticket.GetHeldBlocks())
 	if b.cause != nil { // while it waited for its session
 		b.session.handle(sender.Abort{ID: id, Reason: kvtransferv1.AbortReason_ABORT_REASON_CANCELLED})
@@ -58,9 +58,9 @@ func (b *bulk) accepted() {
 	b.session.handle(sender.Commit{ID: id})
 }
 
-func (b *bulk) shipped(bytes int) { b.bytes += uint64(bytes) }
+func (b *blockTransfer) shipped(bytes int) { b.bytes += uint64(bytes) }
 
-func (b *bulk) ended(e sender.Ended) {
+func (b *blockTransfer) ended(e sender.Ended) {
 	err := resultError(e.Result)
 	if err != nil && b.cause != nil {
 		err = b.cause
