@@ -77,7 +77,7 @@ type readCore struct {
 type Record struct {
 	// Core is the number of the state machine.
 	Core uint64
-	// Kind and Config are those of Log.Begin; "" if the record is no beginning.
+	// Kind and Config are those of Begin; "" if the record is no beginning.
 	Kind   string
 	Config any
 	// End: the state machine gets nothing more.

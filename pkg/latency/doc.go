@@ -7,6 +7,5 @@
 //     of them broke it, and Window keeps what they took in the last while.
 //
 // Anything under pkg, services and cmd may import it. It starts no goroutines and
-// reads no clock. It opens nothing: profiles are read from readers and written to
-// writers that are the caller's.
+// reads no clock. It opens only the files that ReadProfileFile is asked for.
 package latency

@@ -1,5 +1,5 @@
 // Package queueing has the formulas that tell how long requests wait: Little's law, M/M/1, M/M/c (Erlang C), M/G/1 (Pollaczek–Khinchine),
-// M/G/c (Allen–Cunneen), servers that batch, Amdahl's law and the tail of a fan-out. Each
+// G/G/c (Allen–Cunneen), servers that batch, Amdahl's law and the tail of a fan-out. Each
 // function names what it assumes.
 //
 // Rates are in requests a second and times in seconds, unless a name says otherwise; every

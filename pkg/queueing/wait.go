@@ -14,8 +14,6 @@ type Queue struct {
 	Waits float64
 	// WaitSeconds is the mean wait, of the requests that do not wait as well.
 	WaitSeconds float64
-	// Waiting is the mean number of requests that wait.
-	Waiting float64
 }
 
 // Quantile is the wait that a share q of requests, 0 to below 1, does not exceed: 0 if that
@@ -62,19 +60,12 @@ func MMc(rate, service float64, servers int) (Queue, error) {
 //
 // It assumes that requests come at random (Poisson). Source: Pollaczek and Khinchine (1930);
 // Kleinrock, volume 1, section 5.6.
-func MG1(rate float64, service Service) (Queue, error) { return MGc(rate, service, 1) }
-
-// MGc is a queue for several servers whose service times have any distribution. Its mean
-// wait is an approximation, exact for one server and for exponential times.
-//
-// It assumes that requests come at random (Poisson). Source: that of GGc.
-func MGc(rate float64, service Service, servers int) (Queue, error) {
-	return GGc(rate, service, 1, servers)
-}
+func MG1(rate float64, service Service) (Queue, error) { return GGc(rate, service, 1, 1) }
 
 // GGc is a queue for several servers, with any distribution of service times and of the
 // times between requests, whose SCV is arrivalSCV: 1 if they come at random, more if they
-// come in bursts. The mean wait is that of M/M/c times the mean of the two SCVs.
+// come in bursts. The mean wait is that of M/M/c times the mean of the two SCVs: an
+// approximation, exact at random arrivals for one server and for exponential times.
 //
 // It assumes that neither depends on what came before. Source: A. Allen, "Probability,
 // Statistics, and Queueing Theory" (1990), section 5.2.3: the approximation of Allen and
@@ -86,7 +77,6 @@ func GGc(rate float64, service Service, arrivalSCV float64, servers int) (Queue,
 	}
 	w := Queue{Utilisation: utilisation, Waits: erlangC(load, servers)}
 	w.WaitSeconds = w.Waits * service.Seconds / (float64(servers) * (1 - utilisation)) * (arrivalSCV + service.SCV) / 2
-	w.Waiting = rate * w.WaitSeconds
 	return w, nil
 }
 
