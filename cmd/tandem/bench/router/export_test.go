@@ -17,7 +17,7 @@ func (scripted) close() error { return nil }
 
 // Counted is how many requests count of one that begins and ends while it is measured or is not.
 func Counted(ctx context.Context, began, ended bool) (int64, error) {
-	l := newLoad(Plan{}, newBoard(), nil)
+	l := newLoad(Plan{}, newSendTimes(), nil)
 	l.measuring.Store(began)
 	err := l.request(ctx, scripted{func() { l.measuring.Store(ended) }}, "bench-0-0", 3, func() {})
 	return l.requests.Load(), err

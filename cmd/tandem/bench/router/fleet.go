@@ -26,7 +26,7 @@ type fleet struct {
 	plan   Plan
 	spec   model.Spec
 	script []uint32 // the tokens of every answer, over and over
-	board  *board
+	times  *sendTimes
 	secure *security
 
 	members  *membership.Client
@@ -40,8 +40,8 @@ type fleet struct {
 	transfer  atomic.Uint64
 }
 
-func newFleet(p Plan, spec model.Spec, script []uint32, b *board, secure *security) *fleet {
-	f := &fleet{plan: p, spec: spec, script: script, board: b, secure: secure}
+func newFleet(p Plan, spec model.Spec, script []uint32, b *sendTimes, secure *security) *fleet {
+	f := &fleet{plan: p, spec: spec, script: script, times: b, secure: secure}
 	f.stopping, f.end = context.WithCancel(context.Background())
 	return f
 }

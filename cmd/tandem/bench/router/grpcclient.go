@@ -22,7 +22,7 @@ import (
 // spends, it takes from the router that shares the machine.
 type grpcClient struct {
 	conn   *grpc.ClientConn
-	board  *board
+	times  *sendTimes
 	prompt []uint32
 	header string // "authorization"; empty: none
 }
@@ -32,7 +32,7 @@ const windowBytes = 1 << 20
 
 // newGRPCClient connects to the router. One that probes sends a ping for each message, as
 // grpc-go does by default to find the window that the link needs.
-func newGRPCClient(address string, secure *security, probes bool, b *board, prompt []uint32) (client, error) {
+func newGRPCClient(address string, secure *security, probes bool, b *sendTimes, prompt []uint32) (client, error) {
 	config := rpc.ClientConfig{Name: "tandem-bench", Credentials: secure.client(), Codec: kindCodec{encoding.GetCodecV2(proto.Name)}}
 	if !probes {
 		config.WindowBytes = windowBytes
@@ -41,7 +41,7 @@ func newGRPCClient(address string, secure *security, probes bool, b *board, prom
 	if err != nil {
 		return nil, err
 	}
-	return &grpcClient{conn: conn, board: b, prompt: prompt, header: secure.authorization()}, nil
+	return &grpcClient{conn: conn, times: b, prompt: prompt, header: secure.authorization()}, nil
 }
 
 func (c *grpcClient) close() error { return c.conn.Close() }
@@ -77,7 +77,7 @@ func (c *grpcClient) do(ctx context.Context, id string, tokens int, got func(at 
 		}
 		switch k {
 		case tokensField:
-			got(c.board.now())
+			got(c.times.now())
 		case finishedField:
 			finished = true
 		}

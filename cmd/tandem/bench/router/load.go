@@ -42,7 +42,7 @@ func (c *connection) close() {
 // load is all streams. Each has one request at a time.
 type load struct {
 	plan  Plan
-	board *board
+	times *sendTimes
 	dial  func() (client, error)
 
 	running   atomic.Int64 // streams that have had a token
@@ -56,8 +56,8 @@ type load struct {
 	delay *stats.Histogram
 }
 
-func newLoad(p Plan, b *board, dial func() (client, error)) *load {
-	return &load{plan: p, board: b, dial: dial, ttft: stats.NewHistogram(), delay: stats.NewHistogram()}
+func newLoad(p Plan, b *sendTimes, dial func() (client, error)) *load {
+	return &load{plan: p, times: b, dial: dial, ttft: stats.NewHistogram(), delay: stats.NewHistogram()}
 }
 
 // rampUp is the time over which the streams begin: 500 a second at most, so that no connection
@@ -125,10 +125,10 @@ func (l *load) stream(ctx context.Context, number int, over *connection) error {
 
 // request sends one and times its tokens. It calls runs with the first.
 func (l *load) request(ctx context.Context, c client, id string, tokens int, runs func()) error {
-	t := l.board.begin(id, tokens)
-	defer l.board.end(id)
+	t := l.times.begin(id, tokens)
+	defer l.times.end(id)
 	counted := l.measuring.Load()
-	began, offset := l.board.now(), 0
+	began, offset := l.times.now(), 0
 	err := c.do(ctx, id, tokens, func(at int64) {
 		if offset >= tokens {
 			offset++
@@ -137,7 +137,7 @@ func (l *load) request(ctx context.Context, c client, id string, tokens int, run
 		if offset == 0 {
 			runs()
 		}
-		sent := t.sent[offset].Load()
+		sent := t.at[offset].Load()
 		if l.measuring.Load() {
 			l.tokens.Add(1)
 			switch {

@@ -54,7 +54,7 @@ func script(words *tokenizer.Tokenizer) []uint32 {
 
 // relay measures a router process.
 func (p Plan) relay(ctx context.Context, spec model.Spec, script []uint32, r *Result, said func(string)) (err error) {
-	b := newBoard()
+	b := newSendTimes()
 	var secure *security
 	if p.TLS {
 		if secure, err = newSecurity(p.Auth); err != nil {

@@ -22,19 +22,19 @@ import (
 type sseClient struct {
 	conn   net.Conn
 	lines  *bufio.Reader
-	board  *board
+	times  *sendTimes
 	prompt []uint32
 	model  string
 	header string // the line of "Authorization"; empty: none
 }
 
-func newSSEClient(ctx context.Context, address, model string, secure *security, b *board, prompt []uint32) (client, error) {
+func newSSEClient(ctx context.Context, address, model string, secure *security, b *sendTimes, prompt []uint32) (client, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the router: %w", err)
 	}
-	c := &sseClient{board: b, prompt: prompt, model: model}
+	c := &sseClient{times: b, prompt: prompt, model: model}
 	if cfg := secure.clientTLS(); cfg != nil {
 		encrypted := tls.Client(conn, cfg)
 		if err := encrypted.HandshakeContext(ctx); err != nil {
@@ -84,7 +84,7 @@ func (c *sseClient) do(ctx context.Context, id string, tokens int, got func(at i
 		case bytes.HasPrefix(event, []byte(`{"error"`)):
 			return fmt.Errorf("the answer broke off: %s", event)
 		case !bytes.Contains(event, []byte(`"finish_reason":"`)):
-			got(c.board.now())
+			got(c.times.now())
 		}
 	}
 }

@@ -41,7 +41,7 @@ type worker struct {
 // sequence is one that a decode worker generates.
 type sequence struct {
 	stream       grpc.ServerStreamingServer[workerv1.DecodeEvent]
-	track        *track
+	times        *requestTimes
 	offset, most int
 	came         int64      // when a request came that this worker computes alone; 0: its first token is out
 	done         chan error // gets one
@@ -94,8 +94,8 @@ type decoder struct {
 // Run answers as a decode worker does.
 func (d decoder) Run(q *workerv1.DecodeRequest, stream grpc.ServerStreamingServer[workerv1.DecodeEvent]) error {
 	f, task := d.fleet, q.GetTask()
-	track := f.board.of(task.GetEnvelope().GetRequestId())
-	came := f.board.now()
+	times := f.times.of(task.GetEnvelope().GetRequestId())
+	came := f.times.now()
 	if err := membership.CheckEpoch(q.GetWorkerEpoch(), d.record.GetEpoch()); err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (d decoder) Run(q *workerv1.DecodeRequest, stream grpc.ServerStreamingServe
 		f.transfers.Store(id, arrived)
 		defer f.transfers.Delete(id)
 		reserved.Ticket = &kvtransferv1.Ticket{TransferId: id, Epoch: d.record.GetEpoch(), Receiver: d.record.GetId(), LayoutDigest: d.record.GetLayoutDigest()}
-		track.keeps(f.board.now() - came)
+		times.addHeld(f.times.now() - came)
 	}
 	if err := stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Reserved{Reserved: reserved}}); err != nil {
 		return err
@@ -128,7 +128,7 @@ func (d decoder) Run(q *workerv1.DecodeRequest, stream grpc.ServerStreamingServe
 	if err := stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Admitted{Admitted: &workerv1.Admitted{}}}); err != nil {
 		return err
 	}
-	s := &sequence{stream: stream, track: track, offset: offset, most: int(task.GetMaxTokens()), done: make(chan error, 1)}
+	s := &sequence{stream: stream, times: times, offset: offset, most: int(task.GetMaxTokens()), done: make(chan error, 1)}
 	if q.GetPrefillHere() {
 		s.came = came
 	}
@@ -191,12 +191,12 @@ func (w *worker) decode() {
 // step sends the next token of a sequence, in message, which holds event.
 func (w *worker) step(s *sequence, event *workerv1.Tokens, message *workerv1.DecodeEvent) (over bool, err error) {
 	event.Offset, event.TokenIds[0] = uint32(s.offset), w.fleet.token(s.offset)
-	now := w.fleet.board.now()
+	now := w.fleet.times.now()
 	if s.came != 0 {
-		s.track.keeps(now - s.came)
+		s.times.addHeld(now - s.came)
 		s.came = 0
 	}
-	s.track.sends(s.offset, now)
+	s.times.sent(s.offset, now)
 	s.offset++
 	if err := s.stream.Send(message); err != nil || s.offset < s.most {
 		return false, err
@@ -216,8 +216,8 @@ type prefiller struct {
 // Run answers as a prefill worker does whose prompts take no time.
 func (p prefiller) Run(q *workerv1.PrefillRequest, stream grpc.ServerStreamingServer[workerv1.PrefillEvent]) error {
 	f, task := p.fleet, q.GetTask()
-	track := f.board.of(task.GetEnvelope().GetRequestId())
-	came := f.board.now()
+	times := f.times.of(task.GetEnvelope().GetRequestId())
+	came := f.times.now()
 	if err := membership.CheckEpoch(q.GetWorkerEpoch(), p.record.GetEpoch()); err != nil {
 		return err
 	}
@@ -232,9 +232,9 @@ func (p prefiller) Run(q *workerv1.PrefillRequest, stream grpc.ServerStreamingSe
 		return err
 	}
 	offset := int(task.GetGenerated())
-	now := f.board.now()
-	track.keeps(now - came)
-	track.sends(offset, now)
+	now := f.times.now()
+	times.addHeld(now - came)
+	times.sent(offset, now)
 	if err := stream.Send(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_FirstToken{FirstToken: &workerv1.FirstToken{TokenId: f.token(offset)}}}); err != nil {
 		return err
 	}

@@ -226,7 +226,7 @@ func (q *run) generate(ctx context.Context, prompts [][]int32, tokens int) error
 			out.Compute = max(now()-began-out.Drafting, 0)
 		}
 		if out.Drafts == nil {
-			luck(step.Batch.Sequences, batch.Sequences, out)
+			rejectLuckyDrafts(step.Batch.Sequences, batch.Sequences, out)
 		}
 		parts, before := len(step.Parts), q.generated()
 		q.count(batch, out)
@@ -271,9 +271,9 @@ func (q *run) spoil(sequences []engine.Sequence) []engine.Sequence {
 	return sequences
 }
 
-// luck takes back the acceptance of a draft token that was right because it was changed: of it the
+// rejectLuckyDrafts takes back the acceptance of a draft token that was right because it was changed: of it the
 // scheduler knows nothing. It is the token that was drawn.
-func luck(asked, computed []engine.Sequence, out engine.Output) {
+func rejectLuckyDrafts(asked, computed []engine.Sequence, out engine.Output) {
 	for i := range out.Accepted {
 		a, c := asked[i].Tokens, computed[i].Tokens
 		if asked[i].Sample == nil {
