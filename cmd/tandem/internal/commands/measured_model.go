@@ -138,7 +138,7 @@ func measureWith[R any](cmd *cobra.Command, f measuredFlags, load func(*model.Mo
 	measure func(weights *cpu.Weights, progress func(done, total int64)) (R, error)) (result R, err error) {
 	m := measuredModel{name: f.model, shape: f.shape, load: load}
 	err = m.measure(cmd.Context(), cmd.ErrOrStderr(), func(weights *cpu.Weights, report func(stage string, done, total int64)) error {
-		result, err = measure(weights, func(done, total int64) { report("measure", done, total) })
+		result, err = measure(weights, func(done, total int64) { report("profile", done, total) })
 		return err
 	})
 	return result, err
