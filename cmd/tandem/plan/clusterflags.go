@@ -192,7 +192,9 @@ func (c *ClusterFlags) writeProfile(b *strings.Builder, profile *latency.Profile
 		return errors.New("--profile and the step times of --simulated-base-ms and its like exclude one another: leave out one of them")
 	case c.Entry != "":
 		fmt.Fprintf(b, "profile: {file: %q, entry: %q, tensor-parallel: %q}\n", c.Profile, c.Entry, c.TensorParallel)
-	case profile.Model == "" || profile.Model == name || profile.Model == c.ProfileModel:
+	case profile.Model == "":
+		fmt.Fprintf(b, "profile: {file: %q}\n", c.Profile)
+	case profile.Model == name || profile.Model == c.ProfileModel:
 		fmt.Fprintf(b, "profile: {file: %q, model: %q}\n", c.Profile, profile.Model)
 	case c.ProfileModel != "":
 		return fmt.Errorf("--profile-model: %s is a profile of %s, not of %s: correct one of them", c.Profile, profile.Model, c.ProfileModel)

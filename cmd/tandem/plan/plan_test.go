@@ -437,6 +437,17 @@ func TestPartOfATrace(t *testing.T) {
 	}
 }
 
+// A profile need not name its model: 'up' takes it as well.
+func TestProfileWithoutModel(t *testing.T) {
+	profile := filepath.Join(t.TempDir(), "p.json")
+	if err := os.WriteFile(profile, []byte(`{"version":1,"prefill":[{"base_ms":1}],"decode":[{"base_ms":1}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := asked(t, "--rate=1", "--slo=ttft:p99<1s", "--model=tiny", "--profile="+profile); err != nil {
+		t.Error(err)
+	}
+}
+
 // What cannot be planned is refused in one line that says what to do.
 func TestRefused(t *testing.T) {
 	dir := t.TempDir()
