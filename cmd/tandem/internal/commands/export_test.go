@@ -76,6 +76,9 @@ func VirtualCluster(model, profile string, mesh processes.Plan, mode inferencev1
 	return virtualPlan{model: model, profile: profile, mesh: mesh, mode: mode}.cluster()
 }
 
+// ShellQuoted is shellQuoted.
+var ShellQuoted = shellQuoted
+
 // Announce is announce.
 var Announce = announce
 

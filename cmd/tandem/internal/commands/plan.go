@@ -182,11 +182,11 @@ func (f *planFlags) next(cmd *cobra.Command, w io.Writer, size plan.Size) error 
 	program := cmd.Root().DisplayName()
 	up := fmt.Sprintf("%s up --engine simulated --prefill %d --decode %d", program, size.Prefill, size.Decode)
 	if c.Bandwidth != "" {
-		up += " --simulated-transfer " + c.Bandwidth
+		up += " --simulated-transfer " + shellQuoted(c.Bandwidth)
 	}
 	for _, name := range []string{"model", "profile", "kv-memory", "max-batch-tokens", "max-sequences", "block-tokens", "simulated-base-ms", "simulated-per-token-ms", "simulated-per-context-token-ms"} {
 		if flag := cmd.Flags().Lookup(name); flag.Changed {
-			up += fmt.Sprintf(" --%s %s", name, flag.Value)
+			up += fmt.Sprintf(" --%s %s", name, shellQuoted(flag.Value.String()))
 		}
 	}
 	verify := strings.Join(forVerify(command(cmd)[1:]), " ")
@@ -207,10 +207,7 @@ func forVerify(arguments []string) []string {
 		if name == "--report" || name == "--json" || i > 0 && arguments[i-1] == "--report" {
 			continue
 		}
-		if strings.ContainsAny(a, " <>&|;$'\"()*?") {
-			a = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
-		}
-		out = append(out, a)
+		out = append(out, shellQuoted(a))
 	}
 	return out
 }

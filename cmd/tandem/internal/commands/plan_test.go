@@ -44,17 +44,21 @@ func TestPlanJSON(t *testing.T) {
 	}
 }
 
-// For people, a plan says what to type next, and a page is written.
+// For people, a plan says what to type next, as a shell reads it, and a page is written.
 func TestPlanForPeople(t *testing.T) {
 	onVirtualTime(t)
-	page := filepath.Join(t.TempDir(), "plan.html")
-	got := run(t.Context(), "", nil, "plan", "--rate", "20", "--prompt-tokens", "100", "--output-tokens", "20", "--slo", "ttft:p90<200ms", "--report", page)
+	dir := t.TempDir()
+	page, profile := filepath.Join(dir, "plan.html"), filepath.Join(dir, "a`b#1.json")
+	if err := os.WriteFile(profile, []byte(`{"version":1,"prefill":[{"base_ms":1}],"decode":[{"base_ms":1}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := run(t.Context(), "", nil, "plan", "--rate", "20", "--prompt-tokens", "100", "--output-tokens", "20", "--slo", "ttft:p90<200ms", "--report", page, "--profile", profile)
 	if got.status != 0 {
 		t.Fatalf("status %d: %s", got.status, got.stderr)
 	}
 	for _, want := range []string{
 		"plan: 1 prefill and 1 decode worker", "M/G/c (Allen–Cunneen)", "Little's law", "Amdahl's law", "utilisation of at most 0.85",
-		"tandem up --engine simulated --prefill 1 --decode 1\n", "tandem plan verify --rate 20", "'ttft:p90<200ms' --prefill 1 --decode 1\n",
+		"tandem up --engine simulated --prefill 1 --decode 1 --profile '" + profile + "'\n", "tandem plan verify --rate 20", "'ttft:p90<200ms' --profile '" + profile + "' --prefill 1 --decode 1\n",
 	} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("it lacks %q:\n%s", want, got.stdout)

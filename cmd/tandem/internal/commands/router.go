@@ -106,7 +106,7 @@ func (o *operator) address() string {
 func (o *operator) commandLine(name string) string {
 	line := o.cmd.Root().DisplayName() + " " + name
 	if address := o.address(); address != mesh.DefaultControl {
-		line += " --control " + address
+		line += " --control " + shellQuoted(address)
 	}
 	return line
 }

@@ -164,14 +164,6 @@ func announce(program string, up mesh.Up) string {
 	return text.String()
 }
 
-// shellQuoted is a text as one word of a command line.
-func shellQuoted(text string) string {
-	if !strings.ContainsAny(text, " \t'\"\\$&;()<>*?|`") {
-		return text
-	}
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
-}
-
 // authLine says who may call, unless it goes without saying: everybody, of this machine.
 func authLine(required, exposed, encrypted bool) string {
 	switch {
