@@ -43,6 +43,24 @@ func NewCerts(folder string, logger *slog.Logger) ([]lifecycle.Service, error) {
 	return p.newCerts(context.Background())
 }
 
+// CertificatesExpire is the metric, seconds since 1970, of a process with a prefill worker before,
+// while and after another worker runs that the autoscaler starts.
+func CertificatesExpire(folder, worker string) (seconds [3]float64, err error) {
+	p := &process{certs: folder, parts: []*part{{role: controlv1.Role_ROLE_PREFILL, id: "prefill-1"}}, logger: slog.New(slog.DiscardHandler), registry: prometheus.NewRegistry()}
+	if _, err := p.newCerts(context.Background()); err != nil {
+		return seconds, err
+	}
+	seconds[0] = p.sources.expire()
+	started := &part{role: controlv1.Role_ROLE_DECODE, id: worker}
+	if err := p.secure(started); err != nil {
+		return seconds, err
+	}
+	seconds[1] = p.sources.expire()
+	p.closePart(started)
+	seconds[2] = p.sources.expire()
+	return seconds, nil
+}
+
 // WithAttribute is withAttribute.
 func WithAttribute(logger *slog.Logger, attribute slog.Attr) *slog.Logger {
 	return withAttribute(logger, attribute)

@@ -74,9 +74,10 @@ func (p *process) listenPart(part *part) (err error) {
 	return err
 }
 
-// closePart closes the ports of a part that has ended: its servers have closed them, if they were
-// started.
+// closePart forgets the certificate of a part that has ended, and closes its ports: its servers have
+// closed them, if they were started.
 func (p *process) closePart(part *part) {
+	p.sources.remove(part.tls)
 	var all []net.Listener
 	if part.listener != nil {
 		all = append(all, part.listener)

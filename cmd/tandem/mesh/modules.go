@@ -41,6 +41,7 @@ type process struct {
 	etcdTLS, natsTLS identity.Config
 	signing          sync.Mutex
 	signed           map[string]authority.Request
+	sources          sources
 	// alone: no other process of its kind may use the same etcd.
 	alone bool
 	// remember has a router keep its last view, once etcd has a client; nil: it does not.

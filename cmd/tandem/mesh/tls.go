@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -123,16 +124,34 @@ func (p *process) newCerts(context.Context) (services []lifecycle.Service, err e
 	}
 	return services, p.registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "tandem_tls_certificate_expiry_timestamp_seconds", Help: "When the first of the parts' certificates expires, since 1970; 0: nothing is encrypted.",
-	}, p.certificatesExpire))
+	}, p.sources.expire))
 }
 
-// certificatesExpire is when the first one does, seconds since 1970; 0: there is none.
-func (p *process) certificatesExpire() (first float64) {
-	for _, part := range p.parts {
-		if part.tls == nil {
-			continue
-		}
-		if expires := float64(part.tls.Expires().Unix()); first == 0 || expires < first {
+// sources are the certificates of the parts that run, those of the autoscaler too. The zero value is
+// ready to use, and safe for concurrent use.
+type sources struct {
+	mu   sync.Mutex
+	open []*identity.Source
+}
+
+func (s *sources) add(source *identity.Source) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open = append(s.open, source)
+}
+
+func (s *sources) remove(source *identity.Source) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open = slices.DeleteFunc(s.open, func(o *identity.Source) bool { return o == source })
+}
+
+// expire is when the first one does, seconds since 1970; 0: there is none.
+func (s *sources) expire() (first float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, source := range s.open {
+		if expires := float64(source.Expires().Unix()); first == 0 || expires < first {
 			first = expires
 		}
 	}
@@ -160,6 +179,7 @@ func (p *process) secure(part *part) (err error) {
 	if who, known := part.tls.Identity(); !known || !who.Covers(identity.Role(api.Name(part.role)), part.id) {
 		return fmt.Errorf("--tls-cert: the certificate is that of %q, but this part is %s/%s: pass another certificate, or --id", who, api.Name(part.role), part.id)
 	}
+	p.sources.add(part.tls)
 	return nil
 }
 

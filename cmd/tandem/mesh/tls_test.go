@@ -652,6 +652,26 @@ func TestUpRenewsCertificates(t *testing.T) {
 	})
 }
 
+// TestCertificatesOfTheAutoscaler: the metric has those of workers that came later, for as long as
+// they run.
+func TestCertificatesOfTheAutoscaler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		folder, day := t.TempDir(), 24*time.Hour
+		first, err := mesh.CertificatesExpire(folder, "decode-2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(day) // of the bubble
+		if err := os.RemoveAll(filepath.Join(folder, "prefill-1")); err != nil {
+			t.Fatal(err)
+		}
+		got, err := mesh.CertificatesExpire(folder, "decode-2") // whose certificate is still good
+		if later := first[0] + day.Seconds(); err != nil || got != [3]float64{later, first[1], later} {
+			t.Errorf("%v, %v; at first %v", got, err, first)
+		}
+	})
+}
+
 // TestTLSOfAnother: a part does not start with a certificate that others would refuse.
 func TestTLSOfAnother(t *testing.T) {
 	c := newCertificates(t)
