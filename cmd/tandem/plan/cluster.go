@@ -2,15 +2,13 @@ package plan
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
-	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/cmd/tandem/virtual"
 	"github.com/tandem-serving/tandem/loadtest/drive"
 	"github.com/tandem-serving/tandem/loadtest/record"
-	"github.com/tandem-serving/tandem/loadtest/workload"
 	"github.com/tandem-serving/tandem/pkg/worker"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	"github.com/tandem-serving/tandem/simulate"
@@ -82,19 +80,20 @@ func (p pools) workers(size Size) []*simulate.Worker {
 	return all
 }
 
-// cluster simulates the load on workers of a size. It is the load test's server as well,
-// which is never called.
+// cluster is workers of a size with the load of a question.
 type cluster struct {
+	virtual.Server
 	question *Question
 	pools    pools
 	size     Size
 }
 
+func (p *planner) cluster(size Size) cluster {
+	return cluster{virtual.Server{Scenario: p.question.Cluster, Address: size.String()}, p.question, p.pools, size}
+}
+
 // Drive is a run on a cluster of its own.
 func (c cluster) Drive(ctx context.Context, o drive.Options) (*record.Run, error) {
-	if err := o.Complete(); err != nil {
-		return nil, err
-	}
 	q := c.question
 	config := q.Cluster.Config(q.Load.Workload.Seed)
 	config.Workers = c.pools.workers(c.size)
@@ -102,30 +101,6 @@ func (c cluster) Drive(ctx context.Context, o drive.Options) (*record.Run, error
 	if c.size.Prefill == 0 {
 		config.Mode = inferencev1.Mode_MODE_AGGREGATED
 	}
-	made, err := simulate.New(config)
-	if err != nil {
-		return nil, err
-	}
-	return made.Run(simulate.Load{
-		Source: o.Source, Tokenize: q.Cluster.Tokenizer(), Offered: o.Offered, Warmup: o.Warmup, Duration: o.Duration, Lasts: o.Lasts,
-		RequestTimeout: o.RequestTimeout, DrainTimeout: o.DrainTimeout, InFlightLimit: o.InFlightLimit,
-		Stop: func() bool { return ctx.Err() != nil }, Progress: o.Progress,
-	})
+	_, run, err := c.Run(ctx, config, o, nil)
+	return run, err
 }
-
-// Describe implements client.Client.
-func (c cluster) Describe(context.Context) (client.Description, error) {
-	spec := c.question.Cluster.Spec()
-	return client.Description{
-		Kind: "simulated", Address: c.size.String(), Model: spec.Name, VocabularySize: spec.VocabSize, ContextTokens: spec.ContextTokens,
-	}, nil
-}
-
-// Do implements client.Client.
-func (cluster) Do(_ context.Context, _ *workload.Request, _ client.Clock, r *record.Record) workload.Answer {
-	r.Outcome, r.Error = record.Failed, errors.ErrUnsupported.Error()
-	return workload.Answer{}
-}
-
-// Close implements client.Client.
-func (cluster) Close() error { return nil }

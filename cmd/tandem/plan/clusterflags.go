@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/virtual"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -121,7 +122,7 @@ func (c *ClusterFlags) text(bundled func() (string, error)) (string, error) {
 		}
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "model: %q\ntraffic: {}\nrouter: {tenant-max-requests: %d}\n", name, manyRequests)
+	fmt.Fprintf(&b, "model: %q\ntraffic: {}\nrouter: {tenant-max-requests: %d}\n", name, virtual.ManyRequests)
 	if c.set.Changed("block-tokens") {
 		fmt.Fprintf(&b, "block-tokens: %s\n", c.set.Lookup("block-tokens").Value)
 	}
@@ -146,10 +147,6 @@ func (c *ClusterFlags) text(bundled func() (string, error)) (string, error) {
 	}
 	return b.String(), nil
 }
-
-// manyRequests is a tenant's limit that no plan reaches: whose requests they are is not
-// planned.
-const manyRequests = 1 << 20
 
 // profile reads the profile's file; nil: there is none.
 func (c *ClusterFlags) profile() (*latency.Profile, error) {

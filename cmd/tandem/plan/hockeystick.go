@@ -55,7 +55,7 @@ func (plan *Plan) Report(ctx context.Context, began time.Time) (*report.Report, 
 	for i := range figures {
 		sweep.Done(search.Step{Rate: figures[i].Rate, Summary: &figures[i].Summary})
 	}
-	target, err := cluster{p.question, p.pools, plan.Size}.Describe(ctx)
+	target, err := p.cluster(plan.Size).Describe(ctx)
 	if err != nil {
 		return nil, err
 	}

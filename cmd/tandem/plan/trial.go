@@ -87,7 +87,7 @@ func (p *planner) try(ctx context.Context, load loadtest.Config, size Size) (*Tr
 
 // measure simulates a load on a size.
 func (p *planner) measure(ctx context.Context, load loadtest.Config, size Size, what string) (report.Figures, error) {
-	c := cluster{p.question, p.pools, size}
+	c := p.cluster(size)
 	load.Drive = c.Drive
 	session, err := loadtest.NewSession(ctx, load, c, p.progress)
 	if err != nil {

@@ -101,9 +101,9 @@ func (d *dayRun) measure(ctx context.Context, o Options, times float64) error {
 		return err
 	}
 	if d.policy == "" {
-		err = t.scenario.Fix(fmt.Sprintf("p=%d,d=%d", d.prefill, d.decode))
+		err = t.Scenario.Fix(fmt.Sprintf("p=%d,d=%d", d.prefill, d.decode))
 	} else {
-		err = t.scenario.ScaleBy(d.policy)
+		err = t.Scenario.ScaleBy(d.policy)
 	}
 	if err != nil {
 		return err

@@ -2,7 +2,6 @@ package evidence
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -10,13 +9,12 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/virtual"
 	"github.com/tandem-serving/tandem/loadtest"
-	"github.com/tandem-serving/tandem/loadtest/client"
 	"github.com/tandem-serving/tandem/loadtest/drive"
 	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/report"
 	"github.com/tandem-serving/tandem/loadtest/search"
-	"github.com/tandem-serving/tandem/loadtest/workload"
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/simulate"
 	"github.com/tandem-serving/tandem/simulate/scenario"
@@ -24,12 +22,12 @@ import (
 
 // trial is a cluster on virtual time with the traffic for it. Not for concurrent use.
 type trial struct {
-	scenario *scenario.Scenario
-	load     loadtest.Config
-	mode     inferencev1.Mode
-	sendSLO  bool
-	traffic  *pflag.FlagSet
-	round    int
+	virtual.Server
+	load    loadtest.Config
+	mode    inferencev1.Mode
+	sendSLO bool
+	traffic *pflag.FlagSet
+	round   int
 	// change changes the cluster before it starts, ended looks at it after a run; nil: nothing does.
 	change func(*simulate.Config)
 	ended  func(*simulate.Cluster)
@@ -48,7 +46,7 @@ func newTrial(folder, text string) (*trial, error) {
 	mode := t.traffic.String("mode", "auto", "")
 	t.traffic.BoolVar(&t.sendSLO, "send-slo", false, "")
 	var err error
-	if t.scenario, err = scenario.Parse(folder+"/evidence.yaml", []byte(text), t.traffic); err != nil {
+	if t.Scenario, err = scenario.Parse(folder+"/evidence.yaml", []byte(text), t.traffic); err != nil {
 		return nil, err
 	}
 	var known bool
@@ -96,10 +94,7 @@ func (t *trial) passes(ctx context.Context, rate float64, round int) (bool, erro
 
 // drive is a run on a cluster of its own.
 func (t *trial) drive(ctx context.Context, o drive.Options) (*record.Run, error) {
-	if err := o.Complete(); err != nil {
-		return nil, err
-	}
-	config := t.scenario.Config(t.load.Workload.Seed + uint64(t.round))
+	config := t.Scenario.Config(t.load.Workload.Seed + uint64(t.round))
 	config.Mode = t.mode
 	if t.sendSLO {
 		slo, err := t.load.Objective()
@@ -119,35 +114,12 @@ func (t *trial) drive(ctx context.Context, o drive.Options) (*record.Run, error)
 		}
 		enough = t.verdict.ended
 	}
-	cluster, err := simulate.New(config)
-	if err != nil {
-		return nil, err
-	}
-	run, err := cluster.Run(simulate.Load{
-		Source: o.Source, Tokenize: t.scenario.Tokenizer(), Offered: o.Offered, Concurrency: o.Concurrency, Warmup: o.Warmup, Duration: o.Duration, Lasts: o.Lasts,
-		RequestTimeout: o.RequestTimeout, DrainTimeout: o.DrainTimeout, InFlightLimit: o.InFlightLimit,
-		Stop: func() bool { return ctx.Err() != nil }, Enough: enough,
-	})
-	if t.ended != nil {
+	cluster, run, err := t.Run(ctx, config, o, enough)
+	if t.ended != nil && cluster != nil {
 		t.ended(cluster)
 	}
 	return run, err
 }
-
-// Describe says what a load test wants to know of the server, which it never calls.
-func (t *trial) Describe(context.Context) (client.Description, error) {
-	spec := t.scenario.Spec()
-	return client.Description{Kind: "simulated", Model: spec.Name, VocabularySize: spec.VocabSize, ContextTokens: spec.ContextTokens}, nil
-}
-
-// Do is not called.
-func (t *trial) Do(_ context.Context, _ *workload.Request, _ client.Clock, r *record.Record) workload.Answer {
-	r.Outcome, r.Error = record.Failed, errors.ErrUnsupported.Error()
-	return workload.Answer{}
-}
-
-// Close does nothing.
-func (t *trial) Close() error { return nil }
 
 // seconds as text with a unit, as flags take it.
 func seconds(s float64) string { return time.Duration(s * float64(time.Second)).String() }

@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/modes"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
+	"github.com/tandem-serving/tandem/cmd/tandem/virtual"
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/search"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -26,8 +27,6 @@ import (
 const (
 	// meshStartTimeout bounds the start of a mesh, the loading of its model included.
 	meshStartTimeout = 2 * time.Minute
-	// manyRequests is more than a tenant has at a time: the limit is not what is measured.
-	manyRequests = 1_000_000
 	// aroundCapacity is the value of --rates for those around the capacity.
 	aroundCapacity = "auto"
 	// searchRounds is the default of --rounds without --rates.
@@ -239,7 +238,7 @@ func (s *comparedServer) contenders(cmd *cobra.Command) ([]contenders.Contender,
 		return nil, usageError(cmd, "--profile is for the simulated engine: add --engine simulated or --virtual")
 	}
 	plan := processes.Plan{
-		Arguments: []string{"--router-tenant-max-requests", strconv.Itoa(manyRequests), "--engine", s.engine},
+		Arguments: []string{"--router-tenant-max-requests", strconv.Itoa(virtual.ManyRequests), "--engine", s.engine},
 		Worker:    processes.Threads(s.threads), StartTimeout: meshStartTimeout,
 	}
 	if s.model != "" {
@@ -270,11 +269,10 @@ func (s *comparedServer) contenders(cmd *cobra.Command) ([]contenders.Contender,
 	}
 	for i := range three {
 		c := &three[i]
-		cluster, err := virtualPlan{model: name, profile: s.profile, kvMemory: s.kvMemory, mesh: c.Plan, mode: c.Mode}.cluster()
-		if err != nil {
+		var err error
+		if c.Virtual, err = (contenders.VirtualPlan{Model: name, Profile: s.profile, KVMemory: s.kvMemory, Mesh: c.Plan, Mode: c.Mode}).New(); err != nil {
 			return nil, err
 		}
-		c.Virtual = cluster
 	}
 	return three, nil
 }

@@ -93,7 +93,7 @@ process may use, it gives one to each worker and the others to the router.`,
 			if err != nil {
 				return err
 			}
-			if other.Virtual, err = (virtualPlan{model: dir, profile: profile, mesh: actual, mode: wanted}).cluster(); err != nil {
+			if other.Virtual, err = (contenders.VirtualPlan{Model: dir, Profile: profile, Mesh: actual, Mode: wanted}).New(); err != nil {
 				return err
 			}
 		} else {

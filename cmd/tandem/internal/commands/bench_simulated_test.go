@@ -63,7 +63,7 @@ func TestBenchSimulatedVirtual(t *testing.T) {
 	}{{4, false}, {4.4, true}} {
 		var sides []contenders.Contender
 		for _, profile := range []string{write("a.json", 4), write("b.json", c.decode)} {
-			cluster, err := commands.VirtualCluster("tiny", profile, processes.Plan{Prefill: 1, Decode: 1}, inferencev1.Mode_MODE_DISAGGREGATED)
+			cluster, err := contenders.VirtualPlan{Model: "tiny", Profile: profile, Mesh: processes.Plan{Prefill: 1, Decode: 1}, Mode: inferencev1.Mode_MODE_DISAGGREGATED}.New()
 			if err != nil {
 				t.Fatal(err)
 			}

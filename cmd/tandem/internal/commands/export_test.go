@@ -5,8 +5,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/contenders"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 	"github.com/tandem-serving/tandem/loadtest"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -70,11 +68,6 @@ var MainFlags = mainFlags
 
 // AnnouncePart is announcePart.
 var AnnouncePart = announcePart
-
-// VirtualCluster is the cluster of a virtualPlan.
-func VirtualCluster(model, profile string, mesh processes.Plan, mode inferencev1.Mode) (contenders.Virtual, error) {
-	return virtualPlan{model: model, profile: profile, mesh: mesh, mode: mode}.cluster()
-}
 
 // ShellQuoted is shellQuoted.
 var ShellQuoted = shellQuoted

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/virtual"
 	"github.com/tandem-serving/tandem/loadtest"
-	"github.com/tandem-serving/tandem/loadtest/client"
 	"github.com/tandem-serving/tandem/loadtest/drive"
 	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/report"
@@ -92,7 +92,6 @@ func (f *simulateFlags) run(cmd *cobra.Command, file string) error {
 	if err != nil {
 		return err
 	}
-	server := simulatedServer{s.scenario, file}
 	f.config.Drive = s.Drive
 	live := &simulateProgress{liveLine: newLiveLine(cmd.ErrOrStderr())}
 	if f.policies {
@@ -102,14 +101,14 @@ func (f *simulateFlags) run(cmd *cobra.Command, file string) error {
 		if f.config.SLO == "" {
 			return usageError(cmd, "--policies compares goodput: say what that is with --slo, such as ttft:p90<500ms,tpot:p90<30ms")
 		}
-		table, err := comparePolicies(cmd.Context(), f.config, server, *s, live)
+		table, err := comparePolicies(cmd.Context(), f.config, *s, live)
 		live.finish()
 		if err != nil {
 			return loadFailure(cmd.Context(), err)
 		}
 		return errors.Join(show(cmd, *f.outputs.json, table, printPolicies), table.result())
 	}
-	out, err := loadtest.Run(cmd.Context(), f.config, server, live)
+	out, err := loadtest.Run(cmd.Context(), f.config, s, live)
 	live.finish()
 	if err != nil {
 		return loadFailure(cmd.Context(), err)
@@ -151,7 +150,7 @@ func (f *simulateFlags) simulation(cmd *cobra.Command, file string) (*simulation
 	if err != nil {
 		return nil, given.place(read, err)
 	}
-	if err := (simulatedServer{read, file}).fits(f.config.Workload); err != nil {
+	if err := fits(read, f.config.Workload); err != nil {
 		return nil, given.place(read, err)
 	}
 	ends := f.config.Sends()
@@ -169,12 +168,12 @@ func (f *simulateFlags) simulation(cmd *cobra.Command, file string) (*simulation
 			return nil, err
 		}
 	}
-	return &simulation{scenario: read, seed: f.config.Workload.Seed, mode: mode, ttft: f.target.ttft, tpot: f.target.tpot}, nil
+	return &simulation{Server: virtual.Server{Scenario: read, Address: file}, seed: f.config.Workload.Seed, mode: mode, ttft: f.target.ttft, tpot: f.target.tpot}, nil
 }
 
 // simulation does the runs of a load test on clusters of a scenario.
 type simulation struct {
-	scenario   *scenario.Scenario
+	virtual.Server
 	seed       uint64
 	mode       inferencev1.Mode
 	ttft, tpot time.Duration
@@ -188,22 +187,14 @@ type simulation struct {
 
 // Drive is a run on a cluster of its own.
 func (s *simulation) Drive(ctx context.Context, o drive.Options) (*record.Run, error) {
-	if err := o.Complete(); err != nil {
-		return nil, err
-	}
 	began := time.Now()
-	config := s.scenario.Config(s.seed)
+	config := s.Scenario.Config(s.seed)
 	config.Mode, config.TTFT, config.TPOT = s.mode, s.ttft, s.tpot
 	config.Routing.Policy = cmp.Or(s.policy, config.Routing.Policy)
-	cluster, err := simulate.New(config)
-	if err != nil {
+	cluster, run, err := s.Run(ctx, config, o, nil)
+	if cluster == nil {
 		return nil, err
 	}
-	run, err := cluster.Run(simulate.Load{
-		Source: o.Source, Tokenize: s.scenario.Tokenizer(), Offered: o.Offered, Concurrency: o.Concurrency, Warmup: o.Warmup, Duration: o.Duration, Lasts: o.Lasts,
-		RequestTimeout: o.RequestTimeout, DrainTimeout: o.DrainTimeout, InFlightLimit: o.InFlightLimit,
-		Stop: func() bool { return ctx.Err() != nil }, Progress: o.Progress,
-	})
 	s.wall += time.Since(began)
 	s.virtual += run.Drained
 	s.requests += len(run.Records)
@@ -229,37 +220,19 @@ func (s *simulation) took() *report.Simulation {
 	}
 	return &report.Simulation{
 		VirtualS: s.virtual.Seconds(), WallS: s.wall.Seconds(), RequestsPerWallS: float64(s.requests) / max(s.wall.Seconds(), 1e-9),
-		Workers: s.scenario.Workers(), WorkerHours: hours, Sizes: sizes,
+		Workers: s.Scenario.Workers(), WorkerHours: hours, Sizes: sizes,
 	}
 }
 
-// simulatedServer describes a scenario to the load test, which never calls it.
-type simulatedServer struct {
-	scenario *scenario.Scenario
-	file     string
-}
-
-func (s simulatedServer) Describe(context.Context) (client.Description, error) {
-	spec := s.scenario.Spec()
-	return client.Description{Kind: "simulated", Address: s.file, Model: spec.Name, VocabularySize: spec.VocabSize, ContextTokens: spec.ContextTokens}, nil
-}
-
 // fits checks that the traffic can be made for the model.
-func (s simulatedServer) fits(traffic workload.Spec) error {
-	spec := s.scenario.Spec()
+func fits(read *scenario.Scenario, traffic workload.Spec) error {
+	spec := read.Spec()
 	source, err := traffic.New(workload.Params{Rate: 1, Duration: time.Second, VocabularySize: spec.VocabSize, ContextTokens: spec.ContextTokens})
 	if closer, is := source.(io.Closer); is {
 		return closer.Close()
 	}
 	return err
 }
-
-func (simulatedServer) Do(_ context.Context, _ *workload.Request, _ client.Clock, r *record.Record) workload.Answer {
-	r.Outcome, r.Error = record.Failed, errors.ErrUnsupported.Error()
-	return workload.Answer{}
-}
-
-func (simulatedServer) Close() error { return nil }
 
 // simulateProgress shows how far a simulation is: on a terminal in one line that is written
 // over, elsewhere a line for each run. It does not tell how long it will take, since virtual

@@ -35,12 +35,12 @@ type policyComparison struct {
 }
 
 // comparePolicies sends the same traffic to the cluster under each routing policy.
-func comparePolicies(ctx context.Context, config loadtest.Config, server simulatedServer, s simulation, live loadtest.Progress) (policyComparison, error) {
+func comparePolicies(ctx context.Context, config loadtest.Config, s simulation, live loadtest.Progress) (policyComparison, error) {
 	table := policyComparison{SLO: config.SLO}
 	for _, name := range routing.Policies() {
 		s.policy = name
 		config.Drive = s.Drive
-		out, err := loadtest.Run(ctx, config, server, named{live, name})
+		out, err := loadtest.Run(ctx, config, s, policyProgress{live, name})
 		if err != nil {
 			return table, err
 		}
@@ -67,15 +67,15 @@ func (t policyComparison) result() error {
 	return errors.New("no request was completed, whatever the policy: without --policies, the report says what became of them")
 }
 
-// named says which policy a run is of.
-type named struct {
+// policyProgress says which policy a run is of.
+type policyProgress struct {
 	loadtest.Progress
 	policy string
 }
 
 // Begin says that a run begins.
-func (n named) Begin(what string, total time.Duration) {
-	n.Progress.Begin(what+", policy "+n.policy, total)
+func (p policyProgress) Begin(what string, total time.Duration) {
+	p.Progress.Begin(what+", policy "+p.policy, total)
 }
 
 func printPolicies(w io.Writer, t policyComparison) error {

@@ -1,0 +1,78 @@
+package contenders
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
+	"github.com/tandem-serving/tandem/cmd/tandem/virtual"
+	"github.com/tandem-serving/tandem/loadtest"
+	"github.com/tandem-serving/tandem/loadtest/drive"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/simulate/scenario"
+)
+
+// VirtualPlan is a cluster on virtual time that is like a mesh.
+type VirtualPlan struct {
+	// Model is a preset or a directory, Profile a file with step times; empty: those of the
+	// simulated engine's flags.
+	Model, Profile string
+	KVMemory       string // of each worker; empty: the default
+	Mesh           processes.Plan
+	Mode           inferencev1.Mode
+}
+
+// New makes it.
+func (p VirtualPlan) New() (Virtual, error) {
+	var text strings.Builder
+	fmt.Fprintf(&text, "model: %q\ntraffic: {rate: 1}\nrouter: {tenant-max-requests: %d}\n", p.Model, virtual.ManyRequests)
+	if p.Profile != "" {
+		fmt.Fprintf(&text, "profile: %q\n", p.Profile)
+	}
+	text.WriteString("pools:\n")
+	for _, role := range []string{"prefill", "decode"} {
+		count := p.Mesh.Decode
+		if role == "prefill" {
+			count = p.Mesh.Prefill
+		}
+		if count == 0 {
+			continue
+		}
+		fmt.Fprintf(&text, "  %s: {role: %s, count: %d", role, role, count)
+		if p.KVMemory != "" {
+			fmt.Fprintf(&text, ", kv-memory: %s", p.KVMemory)
+		}
+		text.WriteString("}\n")
+	}
+	var traffic loadtest.Config
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	traffic.RegisterFlags(fs)
+	read, err := scenario.Parse("the cluster", []byte(text.String()), fs)
+	if err != nil {
+		return nil, err
+	}
+	return &virtualMesh{Server: virtual.Server{Scenario: read, Address: "on virtual time"}, mode: p.Mode}, nil
+}
+
+// virtualMesh is a cluster of a VirtualPlan.
+type virtualMesh struct {
+	virtual.Server
+	mode  inferencev1.Mode
+	carry Bounds
+}
+
+// Ask implements Virtual.
+func (v *virtualMesh) Ask(b Bounds) { v.carry = b }
+
+// Drive implements Virtual. Each run has a cluster of its own.
+func (v *virtualMesh) Drive(ctx context.Context, o drive.Options) (*record.Run, error) {
+	config := v.Scenario.Config(1)
+	config.Mode, config.TTFT, config.TPOT = v.mode, v.carry.TTFT, v.carry.TPOT
+	_, run, err := v.Run(ctx, config, o, nil)
+	return run, err
+}
