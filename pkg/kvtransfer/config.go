@@ -98,7 +98,7 @@ type ReceiverConfig struct {
 	// ShutdownGrace is how long Run, after its context ends, waits for senders to
 	// acknowledge before it cuts their streams. 0 is DefaultShutdownGrace.
 	ShutdownGrace time.Duration
-	// Logger is optional.
+	// Logger says of which worker a line is. It is optional.
 	Logger *slog.Logger
 	// Tracer, if set, records a span for each transfer of a sampled request.
 	Tracer trace.Tracer

@@ -205,8 +205,7 @@ func (r *Receiver) fail(id uint64, err error) {
 	r.traceEnd(id, 0, err)
 	res := r.owner(id, false)
 	r.loop.After(func() {
-		r.cfg.Logger.Info("kv transfer ended without commit",
-			slog.String("worker", r.cfg.WorkerID), slog.String("request_id", res.RequestID), slog.Any("error", err))
+		r.cfg.Logger.Info("kv transfer ended without commit", slog.String("request_id", res.RequestID), slog.Any("error", err))
 		res.Failed(err)
 	})
 }
@@ -214,8 +213,7 @@ func (r *Receiver) fail(id uint64, err error) {
 // logCut must be called without r.loop: logging may be slow, and any client can cause these
 // lines.
 func (r *Receiver) logCut(level slog.Level, stream receiver.StreamID, detail string) {
-	r.cfg.Logger.Log(context.Background(), level, "kv stream broke off", slog.String("worker", r.cfg.WorkerID),
-		slog.Uint64("stream", uint64(stream)), slog.String("detail", detail))
+	r.cfg.Logger.Log(context.Background(), level, "kv stream broke off", slog.Uint64("stream", uint64(stream)), slog.String("detail", detail))
 }
 
 // level is the log level for the end of a stream.

@@ -139,7 +139,7 @@ func (r *Receiver) ServePages(ctx context.Context, listener *net.UnixListener) e
 		}
 		if err != nil { // such as too many open files, for a while
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			r.cfg.Logger.Warn("kv pages: nobody can ask for them for now", slog.String("worker", r.cfg.WorkerID), slog.Duration("again_after", pause), slog.Any("error", err))
+			r.cfg.Logger.Warn("kv pages: nobody can ask for them for now", slog.Duration("again_after", pause), slog.Any("error", err))
 			select {
 			case <-time.After(pause):
 			case <-ctx.Done():
@@ -155,7 +155,7 @@ func (r *Receiver) ServePages(ctx context.Context, listener *net.UnixListener) e
 		go func() {
 			defer r.asked(conn)
 			if err := r.share(conn); err != nil {
-				r.cfg.Logger.Warn("kv pages are not shared", slog.String("worker", r.cfg.WorkerID), slog.Any("error", err))
+				r.cfg.Logger.Warn("kv pages are not shared", slog.Any("error", err))
 			}
 		}()
 	}

@@ -55,7 +55,7 @@ type Deps struct {
 	// Log records what routing and the life of each request take in and do. Nil: nothing is
 	// recorded.
 	Log *eventlog.Log
-	// Logger; nil: none.
+	// Logger says of which router a line is; nil: none.
 	Logger *slog.Logger
 	// Registerer gets the metrics; nil: none.
 	Registerer prometheus.Registerer

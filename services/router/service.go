@@ -78,7 +78,7 @@ func New(config Config, deps Deps) (*Service, error) {
 	s := &Service{
 		config:  config,
 		deps:    deps,
-		log:     deps.Logger.With(slog.String("router", deps.ID)),
+		log:     deps.Logger,
 		models:  models,
 		records: records.New(),
 		peers:   peers.New(deps.ID, deps.dialRouter()),

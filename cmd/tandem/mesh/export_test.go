@@ -61,11 +61,6 @@ func CertificatesExpire(folder, worker string) (seconds [3]float64, err error) {
 	return seconds, nil
 }
 
-// WithAttribute is withAttribute.
-func WithAttribute(logger *slog.Logger, attribute slog.Attr) *slog.Logger {
-	return withAttribute(logger, attribute)
-}
-
 // KVAddress is what a worker tells others that has these flags, its KV listener being
 // at listening, and where it would listen.
 func KVAddress(listen, advertise, kvListen, kvAdvertise string, listening net.Addr) (where, told string, err error) {

@@ -81,7 +81,7 @@ func (p *process) newWorker(w *part) (services []lifecycle.Service, err error) {
 // workerServices are those of a worker with an engine. Its own metrics go to metrics, those that
 // workers share to the process's registry.
 func (p *process) workerServices(w *part, e engine.Engine, metrics prometheus.Registerer) ([]lifecycle.Service, error) {
-	role, logger := api.Name(w.role), withAttribute(p.logger, slog.String("worker", w.id))
+	role, logger := api.Name(w.role), p.logger.With(slog.String("worker", w.id))
 	service, err := p.newWorkerService(w, e, metrics, logger)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", w.id, err)

@@ -30,7 +30,7 @@ const requestBytes = 8 << 20
 // newRouter makes the router with its servers for clients and operators, and its membership.
 func (p *process) newRouter(ctx context.Context) (services []lifecycle.Service, err error) {
 	at, spec := p.parts[0], p.model.spec
-	logger := withAttribute(p.logger, slog.String("router", at.id))
+	logger := p.logger.With(slog.String("router", at.id))
 	var version atomic.Pointer[kvtransferv1.Layout] // of the served model; nil until it is known
 	var place *membership.Member
 	self, members := at.identity(), router.Members(p.members)
