@@ -38,7 +38,7 @@ func TestForgedReportsStopNobody(t *testing.T) {
 }
 
 func testForgedReports(t *testing.T, number func(last, forged uint64) uint64, distrust bool) {
-	server := startNATS(t, "")
+	server := startNATS(t, 0)
 	m := clustertest.Start(t, func(o *mesh.UpOptions) {
 		o.Signals.URLs = []string{server.URL()}
 		o.PrefillWorkers, o.DecodeWorkers = 2, 2

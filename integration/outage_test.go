@@ -27,12 +27,12 @@ const (
 func TestEtcdAndNATSMayGoAway(t *testing.T) {
 	longtest.Only(t)
 	t.Parallel()
-	etcdConfig := embedded.EtcdConfig{DataDir: t.TempDir(), ClientAddress: clustertest.FreeAddress(t)}
+	etcdConfig := embedded.EtcdConfig{DataDir: t.TempDir(), Port: clustertest.FreePort(t)}
 	etcd, err := embedded.StartEtcd(t.Context(), etcdConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
-	natsConfig := embedded.NATSConfig{Address: clustertest.FreeAddress(t)}
+	natsConfig := embedded.NATSConfig{Port: clustertest.FreePort(t)}
 	nats, err := embedded.StartNATS(natsConfig)
 	if err != nil {
 		t.Fatal(err)

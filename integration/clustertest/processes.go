@@ -242,25 +242,33 @@ func (p *Process) Exit(t testing.TB) error {
 	}
 }
 
-// given are the ports that FreeAddress gave away.
+// given are the ports that FreePort gave away.
 var given sync.Map
 
-// FreeAddress is a loopback address that nobody listens on. Its port is below the
-// kernel's ephemeral ports, so nobody gets it meanwhile by chance.
+// FreeAddress is a loopback address that nobody listens on.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
+	return loopback(FreePort(t))
+}
+
+func loopback(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
+
+// FreePort is a port of 127.0.0.1 that nobody listens on. It is below the kernel's ephemeral
+// ports, so nobody gets it meanwhile by chance.
+func FreePort(t testing.TB) int {
+	t.Helper()
 	for range 1000 {
-		address := fmt.Sprintf("127.0.0.1:%d", 16<<10+rand.IntN(16<<10))
-		if _, before := given.LoadOrStore(address, true); before {
+		port := 16<<10 + rand.IntN(16<<10)
+		if _, before := given.LoadOrStore(port, true); before {
 			continue
 		}
-		if listener, err := net.Listen("tcp", address); err == nil {
+		if listener, err := net.Listen("tcp", loopback(port)); err == nil {
 			_ = listener.Close()
-			return address
+			return port
 		}
 	}
 	t.Fatal("no port of 1000 is free")
-	return ""
+	return 0
 }
 
 // LaunchEtcd starts an etcd server and waits until it takes connections.

@@ -1,8 +1,8 @@
 // Package embedded runs etcd and NATS servers inside the process: the real
 // servers, as Go libraries, on loopback.
 //
-// Only cmd/tandem, for `tandem up`, and tests of the integration module may
-// import it; everything else reaches etcd and NATS over the network. It owns the
+// Only cmd/tandem, for 'tandem up', 'tandem bench' and its tests, and tests of the integration
+// module may import it; everything else reaches etcd and NATS over the network. It owns the
 // servers' goroutines, which Close ends. Both servers are silent.
 package embedded
 
@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,9 +38,8 @@ type EtcdConfig struct {
 	// DataDir holds its data, made if it is not there. A server that is started
 	// on the data of another goes on where that one stopped.
 	DataDir string
-	// ClientAddress is the "host:port" to serve clients on, port 0 for any that
-	// is free. The host must be a loopback address. Empty: "127.0.0.1:0".
-	ClientAddress string
+	// Port of 127.0.0.1 is where it serves clients; 0: any that is free.
+	Port int
 	// TLS are the files of the server's certificate and of the authorities that clients'
 	// certificates must be of. The zero value: whoever reaches it may do all.
 	TLS identity.Config
@@ -63,13 +63,7 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 	if cfg.DataDir == "" {
 		return nil, errors.New("start etcd: no data directory is given")
 	}
-	if cfg.ClientAddress == "" {
-		cfg.ClientAddress = "127.0.0.1:0"
-	}
-	if err := checkLoopback("etcd", cfg.ClientAddress); err != nil {
-		return nil, err
-	}
-	client := url.URL{Scheme: "http", Host: cfg.ClientAddress}
+	client := url.URL{Scheme: "http", Host: loopback(cfg.Port)}
 	if cfg.TLS.Enabled() {
 		client.Scheme = "https"
 	}
@@ -110,7 +104,7 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 	if err != nil {
 		_ = lock.Close()
 		if errors.Is(err, ctx.Err()) {
-			return nil, explain("etcd", cfg.ClientAddress, err)
+			return nil, explain("etcd", cfg.Port, err)
 		}
 		return nil, explainData(cfg, config.Dir, err)
 	}
@@ -130,7 +124,7 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 		err = ctx.Err()
 	}
 	e.Close()
-	return nil, explain("etcd", cfg.ClientAddress, err)
+	return nil, explain("etcd", cfg.Port, err)
 }
 
 // Endpoint is the URL for clients.
@@ -180,19 +174,6 @@ func lockData(dir string) (*os.File, error) {
 	return lock, nil
 }
 
-// checkLoopback refuses addresses that other machines can reach: the servers ask
-// for no credentials.
-func checkLoopback(server, address string) error {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return fmt.Errorf("start %s on %q: give host:port", server, address)
-	}
-	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return fmt.Errorf("start %s on %s: it asks for no password, so it only listens on loopback: use 127.0.0.1", server, address)
-	}
-	return nil
-}
-
 // explainData explains why etcd did not start: but for a port that is taken, and for what
 // the system refuses, it is what lies in its directory dir.
 func explainData(cfg EtcdConfig, dir string, err error) error {
@@ -203,7 +184,7 @@ func explainData(cfg EtcdConfig, dir string, err error) error {
 	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return explain("etcd", cfg.ClientAddress, err)
+		return explain("etcd", cfg.Port, err)
 	case because(syscall.EMFILE) || strings.Contains(text, "file descriptor limit"):
 		return fmt.Errorf("start etcd: this process may not open enough files (%s): raise the limit, such as by 'ulimit -n 65536', and start again", text)
 	case because(syscall.ENFILE):
@@ -219,7 +200,11 @@ func explainData(cfg EtcdConfig, dir string, err error) error {
 	return fmt.Errorf("start etcd: it cannot use the data in %s (%s): move that folder away, or choose another data directory", dir, text)
 }
 
-func explain(server, address string, err error) error {
+// loopback is the address of a port: only this machine reaches these servers.
+func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+func explain(server string, port int, err error) error {
+	address := loopback(port)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("start %s on %s: the address is already in use: stop the process that listens there, or choose another address: %w",
 			server, address, syscall.EADDRINUSE)

@@ -2,7 +2,7 @@ package embedded
 
 // ExplainData is explainData.
 func ExplainData(dataDir, dir string, err error) error {
-	return explainData(EtcdConfig{DataDir: dataDir, ClientAddress: "127.0.0.1:0"}, dir, err)
+	return explainData(EtcdConfig{DataDir: dataDir}, dir, err)
 }
 
 // PeerPorts is how many ports it has for peers.

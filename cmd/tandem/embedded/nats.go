@@ -1,10 +1,10 @@
 package embedded
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
-	"strconv"
 	"sync"
 	"time"
 
@@ -21,9 +21,8 @@ const (
 
 // NATSConfig says how to run NATS.
 type NATSConfig struct {
-	// Address is the "host:port" to serve clients on, port 0 for any that is
-	// free. The host must be a loopback address. Empty: "127.0.0.1:0".
-	Address string
+	// Port of 127.0.0.1 is where it serves clients; 0: any that is free.
+	Port int
 	// TLS are the files of the server's certificate and of the authorities that clients'
 	// certificates must be of. The zero value: whoever reaches it may do all.
 	TLS identity.Config
@@ -38,30 +37,19 @@ type NATS struct {
 // StartNATS starts a NATS server and waits until it serves. The caller closes
 // it. The error says what to do when the port is taken.
 func StartNATS(cfg NATSConfig) (*NATS, error) {
-	if cfg.Address == "" {
-		cfg.Address = "127.0.0.1:0"
-	}
-	if err := checkLoopback("NATS", cfg.Address); err != nil {
-		return nil, err
-	}
-	host, portText, _ := net.SplitHostPort(cfg.Address) // as checkLoopback has done
-	port, err := strconv.ParseUint(portText, 10, 16)
-	if err != nil {
-		return nil, fmt.Errorf("start NATS on %s: %q is not a port: give a number up to 65535", cfg.Address, portText)
-	}
 	// The server says of a taken port only that it is not ready; asking first
 	// gives the reason at once.
-	probe, err := net.Listen("tcp", cfg.Address)
+	probe, err := net.Listen("tcp", loopback(cfg.Port))
 	if err != nil {
-		return nil, explain("NATS", cfg.Address, err)
+		return nil, explain("NATS", cfg.Port, err)
 	}
 	if err := probe.Close(); err != nil {
-		return nil, fmt.Errorf("start NATS on %s: %w", cfg.Address, err)
+		return nil, explain("NATS", cfg.Port, err)
 	}
 	options := &server.Options{
 		ServerName: "tandem",
-		Host:       host,
-		Port:       int(port),
+		Host:       "127.0.0.1",
+		Port:       cmp.Or(cfg.Port, server.RANDOM_PORT),
 		NoLog:      true,
 		NoSigs:     true, // signals are the process's own
 	}
@@ -73,18 +61,15 @@ func StartNATS(cfg NATSConfig) (*NATS, error) {
 		options.TLS, options.TLSVerify, options.TLSTimeout = true, true, natsHandshakeSeconds
 		options.TLSConfig = source.ServerTLS(true)
 	}
-	if port == 0 {
-		options.Port = server.RANDOM_PORT
-	}
 	instance, err := server.NewServer(options)
 	if err != nil {
-		return nil, explain("NATS", cfg.Address, err)
+		return nil, explain("NATS", cfg.Port, err)
 	}
 	n := &NATS{server: instance}
 	instance.Start()
 	if !instance.ReadyForConnections(natsStartTimeout) {
 		n.Close()
-		return nil, explain("NATS", cfg.Address, errors.New("it does not take connections"))
+		return nil, explain("NATS", cfg.Port, errors.New("it does not take connections"))
 	}
 	return n, nil
 }

@@ -26,7 +26,7 @@ func (p *process) newEtcd(ctx context.Context) (_ []lifecycle.Service, err error
 	}
 	start, cancel := p.starting(ctx)
 	defer cancel()
-	etcd, err := embedded.StartEtcd(start, embedded.EtcdConfig{DataDir: dir, ClientAddress: "127.0.0.1:0", TLS: p.etcdTLS})
+	etcd, err := embedded.StartEtcd(start, embedded.EtcdConfig{DataDir: dir, TLS: p.etcdTLS})
 	if err != nil {
 		switch {
 		case errors.Is(err, context.DeadlineExceeded):
@@ -68,7 +68,7 @@ func (p *process) newNATS(context.Context) ([]lifecycle.Service, error) {
 	if len(p.options.Signals.URLs) > 0 {
 		return nil, nil
 	}
-	nats, err := embedded.StartNATS(embedded.NATSConfig{Address: "127.0.0.1:0", TLS: p.natsTLS})
+	nats, err := embedded.StartNATS(embedded.NATSConfig{TLS: p.natsTLS})
 	if err != nil {
 		return nil, err
 	}
