@@ -161,9 +161,28 @@ func unreached(addr string, err error) string {
 	return addr
 }
 
-// routerFailure turns the error of a call to the router into one line that says
-// what to do. answered: the router was there at first.
+// routerFailure is callFailure of a call to the router's public services.
 func routerFailure(err error, addr string, answered bool) error {
+	const pass = "pass the router's gRPC address (its --listen, by default " + defaultAddr + ")"
+	return callFailure(err, answered, callee{
+		address: addr, pass: pass,
+		otherwise: "serves others, such as operators or routers: " + pass,
+		unreached: "cannot reach the router at %s: start it with 'tandem up', or pass --addr",
+	})
+}
+
+// callee is whom a command calls, in the words of its errors.
+type callee struct {
+	address string
+	pass    string // what to pass to reach it
+	// otherwise says of a server that serves somebody else what it does, and what to pass;
+	// unreached that nobody is at an address, %s.
+	otherwise, unreached string
+}
+
+// callFailure turns the error of a call into one line that says what to do. answered: the other
+// side was there at first.
+func callFailure(err error, answered bool, to callee) error {
 	if err == nil {
 		return nil
 	}
@@ -175,21 +194,21 @@ func routerFailure(err error, addr string, answered bool) error {
 	case s.Code() == codes.Canceled:
 		return fail(exitInterrupted, "cancelled")
 	case wantsTLS(err) != "":
-		return fail(exitFailed, "%s: %s", addr, wantsTLS(err))
+		return fail(exitFailed, "%s: %s", to.address, wantsTLS(err))
 	case rpc.AnsweredHTTP(err):
-		return fail(exitFailed, "the server at %s speaks HTTP, not gRPC: pass the router's gRPC address (its --listen, by default %s)", addr, defaultAddr)
+		return fail(exitFailed, "the server at %s speaks HTTP, not gRPC: %s", to.address, to.pass)
 	case rpc.AnsweredOtherwise(err):
-		return fail(exitFailed, "what listens at %s does not speak gRPC: pass the router's gRPC address (its --listen, by default %s), and --ca if it encrypts its connections", addr, defaultAddr)
+		return fail(exitFailed, "what listens at %s does not speak gRPC: %s, and --ca if it encrypts its connections", to.address, to.pass)
 	case s.Code() == codes.Unavailable && rpc.Reason(err) == "" && answered:
-		return fail(exitFailed, "lost the router at %s: see whether it still runs, then try again", addr)
+		return fail(exitFailed, "lost the router at %s: see whether it still runs, then try again", to.address)
 	case s.Code() == codes.Unavailable && rpc.Reason(err) == "":
-		return fail(exitFailed, "cannot reach the router at %s: start it with 'tandem up', or pass --addr", unreached(addr, err))
+		return fail(exitFailed, to.unreached, unreached(to.address, err))
 	case s.Code() == codes.Unimplemented && strings.Contains(s.Message(), "unknown service"):
-		return fail(exitFailed, "the server at %s serves others, such as operators or routers: pass the router's gRPC address (its --listen, by default %s)", addr, defaultAddr)
+		return fail(exitFailed, "the server at %s %s", to.address, to.otherwise)
 	case s.Code() == codes.Unimplemented:
-		return fail(exitFailed, "the server at %s does not know this call: check that it is a router of this version", addr)
+		return fail(exitFailed, "the server at %s does not know this call: check that it is a router of this version", to.address)
 	case s.Code() == codes.DeadlineExceeded && rpc.Reason(err) == "":
-		return fail(exitFailed, "no answer from %s in time: pass a longer --timeout", addr)
+		return fail(exitFailed, "no answer from %s in time: pass a longer --timeout", to.address)
 	}
 	message := s.Message()
 	if message == "" {

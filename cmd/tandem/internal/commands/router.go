@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 
 	"github.com/tandem-serving/tandem/client"
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
@@ -25,8 +24,7 @@ const defaultAddr = "127.0.0.1:7070"
 const maxMessageBytes = 64 << 20
 
 // dial makes a connection to addr, which the caller closes; without credentials it is not
-// encrypted. It does not wait for
-// the other side: the first call fails if nobody is there.
+// encrypted. It does not wait for the other side: the first call fails if nobody is there.
 //
 // Without a host it is this one, as for what listens.
 func dial(addr string, as caller) (*grpc.ClientConn, error) {
@@ -111,7 +109,7 @@ func (o *operator) commandLine(name string) string {
 	return line
 }
 
-// dial makes a connection that the caller closes, as dial does.
+// connect is dial to the router's address for operators.
 func (o *operator) connect() (*grpc.ClientConn, error) {
 	if o.old() {
 		if onCommandLine(o.cmd, "control") {
@@ -143,27 +141,12 @@ func ask[Q, A any](
 	return answer, o.failure(err, false)
 }
 
-// failure is routerFailure of a call to Control.
+// failure is callFailure of a call to Control.
 func (o *operator) failure(err error, answered bool) error {
-	if err == nil {
-		return nil
-	}
-	s := statusOf(err)
-	switch {
-	case wantsTLS(err) != "":
-		return &exitError{status: exitFailed, cause: err, message: o.address() + ": " + wantsTLS(err)}
-	case rpc.AnsweredHTTP(err):
-		return &exitError{status: exitFailed, cause: err, message: fmt.Sprintf(
-			"the server at %s speaks HTTP, not gRPC: pass --control with the router's address for operators (by default %s on the router's host)", o.address(), mesh.DefaultControl)}
-	case rpc.AnsweredOtherwise(err):
-		return &exitError{status: exitFailed, cause: err, message: fmt.Sprintf(
-			"what listens at %s does not speak gRPC: pass --control with the router's address for operators (by default %s on the router's host), and --ca if it encrypts its connections", o.address(), mesh.DefaultControl)}
-	case s.Code() == codes.Unimplemented && strings.Contains(s.Message(), "unknown service"):
-		return &exitError{status: exitFailed, cause: err, message: fmt.Sprintf(
-			"the server at %s does not serve operators: pass --control with the router's address for them (by default %s on the router's host)", o.address(), mesh.DefaultControl)}
-	case s.Code() == codes.Unavailable && rpc.Reason(err) == "" && !answered:
-		return &exitError{status: exitFailed, cause: err, message: fmt.Sprintf(
-			"cannot reach a router at %s: start one with 'tandem up', or pass --control; for a router in a container, run this command in the container", unreached(o.address(), err))}
-	}
-	return routerFailure(err, o.address(), answered)
+	const by = "by default " + mesh.DefaultControl + " on the router's host"
+	return callFailure(err, answered, callee{
+		address: o.address(), pass: "pass --control with the router's address for operators (" + by + ")",
+		otherwise: "does not serve operators: pass --control with the router's address for them (" + by + ")",
+		unreached: "cannot reach a router at %s: start one with 'tandem up', or pass --control; for a router in a container, run this command in the container",
+	})
 }
