@@ -104,7 +104,7 @@ func TestRefusals(t *testing.T) {
 		{"--context-tokens=1", "--context-tokens is 1: choose 2 or more"},
 		{"--speed=2", "add --trace FILE"},
 		{"--prompt-tokens=empirical", "empirical lengths come from a trace: add --trace FILE"},
-		{"--trace=/does/not/exist", "open the trace: open /does/not/exist"},
+		{"--trace=/does/not/exist", "--trace: open /does/not/exist"},
 		{"--trace-format=csv", `--trace-format "csv": choose auto, azure, mooncake or sharegpt`},
 		{"--trace=" + azure + " --trace-format=mooncake --output-tokens=empirical", "a.csv:1:1: invalid character"},
 		{"--trace=" + azure + " --prompt-tokens=5", "a replayed trace has its own lengths"},

@@ -3,7 +3,6 @@ package commands
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -98,19 +97,6 @@ Ctrl-C ends the run and reports what was measured; the exit status is then 130.`
 		return benchResult(out.Report)
 	}
 	return cmd
-}
-
-// traceFailure is an error of a load test's settings; it begins with --trace if the file of
-// that flag cannot be opened.
-func traceFailure(err error) error {
-	problem, is := strings.CutPrefix(err.Error(), "open the trace: ")
-	if !is {
-		return err
-	}
-	if opened, is := errors.AsType[*fs.PathError](err); is {
-		return fmt.Errorf("--trace: %w", opened)
-	}
-	return fmt.Errorf("--trace: %s", problem)
 }
 
 // benchResult is the exit status that a report deserves: 0 unless nothing was

@@ -98,7 +98,7 @@ func planFailure(cmd *cobra.Command, made *plan.Plan, err error, asJSON bool) er
 	case errors.As(err, &infeasible):
 		return err
 	}
-	if err = traceFailure(err); !strings.HasPrefix(err.Error(), "--") { // no flag is wrong
+	if !strings.HasPrefix(err.Error(), "--") { // no flag is wrong
 		return err
 	}
 	return settingsError(cmd, err)

@@ -135,7 +135,6 @@ func settingsError(cmd *cobra.Command, err error) error {
 	if err == nil {
 		return nil
 	}
-	err = traceFailure(err)
 	if elsewhere := notOnCommandLine(cmd, err); elsewhere != nil {
 		return elsewhere
 	}

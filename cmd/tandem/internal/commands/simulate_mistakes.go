@@ -28,9 +28,6 @@ func newGivenFlags(cmd *cobra.Command, traffic *pflag.FlagSet, trace *string) gi
 
 // place is err with where the flag that it begins with was set.
 func (g givenFlags) place(read *scenario.Scenario, err error) error {
-	if g.set["trace"] {
-		err = traceFailure(err)
-	}
 	if first, _, several := strings.Cut(err.Error(), "\n"); several { // one fault at a time
 		err = errors.New(first)
 	}

@@ -258,7 +258,7 @@ func TestSimulateErrors(t *testing.T) {
 		{[]string{trafficFile(t, "tiny", "rate: -3"), "--seed=3"}, "s.yaml:4: --rate: -3 is outside"},
 		{[]string{scenarioFile(t), "--mode=both"}, `tandem: --mode: "both" is not auto`},
 		{[]string{scenarioFile(t), "--trace=/nowhere.csv"}, "tandem: --trace: open /nowhere.csv: no such file"},
-		{[]string{trafficFile(t, "tiny", "trace: /nowhere.csv")}, "s.yaml:4: open the trace: open /nowhere.csv: no such file"},
+		{[]string{trafficFile(t, "tiny", "trace: /nowhere.csv")}, "s.yaml:4: --trace: open /nowhere.csv: no such file"},
 	} {
 		got := run(t.Context(), "", nil, append([]string{"simulate"}, test.args...)...)
 		if got.status == 0 || !strings.Contains(got.stderr, test.want) {
