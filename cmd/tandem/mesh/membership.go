@@ -96,7 +96,11 @@ func (p *process) connect(ctx context.Context) (err error) {
 		await = p.lastView.Await
 	}
 	if err := await(ctx); err != nil {
-		return fmt.Errorf("%w: start etcd ('make servers' builds it as .bin/etcd), or correct --etcd; 'tandem up' needs none", err)
+		instead := "or correct --etcd; 'tandem up' needs none"
+		if p.alone {
+			instead = "correct --etcd, or leave --etcd out: 'tandem up' then runs an etcd of its own"
+		}
+		return fmt.Errorf("%w: start etcd ('make servers' builds it as .bin/etcd), %s", err, instead)
 	}
 	return nil
 }

@@ -56,12 +56,11 @@ operators know each other. Clients need ca.crt of the folder that it prints.`,
 				fmt.Fprintf(cmd.ErrOrStderr(), "finishing %s; Ctrl-C again ends at once\n", counted(requests, "request"))
 			}
 		}
-		err := logging.run(cmd, func(logger *slog.Logger, registry *prometheus.Registry, progress mesh.Progress, say func(int64, string)) error {
+		return logging.run(cmd, func(logger *slog.Logger, registry *prometheus.Registry, progress mesh.Progress, say func(int64, string)) error {
 			return mesh.Run(cmd.Context(), options, logger, registry, progress, func(up mesh.Up) {
 				say(up.OutsideBytes, announce(cmd.Root().DisplayName(), up))
 			})
 		})
-		return withoutEtcd(err)
 	}
 	completeMeshFlags(cmd)
 	return cmd
@@ -75,19 +74,6 @@ func scaledTwice(cmd *cobra.Command, options mesh.UpOptions) error {
 		}
 	}
 	return nil
-}
-
-// withoutEtcd is an error of starting, with what 'up' can do about an etcd that does not
-// answer: the error's own words are for 'serve'.
-func withoutEtcd(err error) error {
-	if err == nil {
-		return nil
-	}
-	message := strings.Replace(err.Error(), "or correct --etcd; 'tandem up' needs none", "correct --etcd, or leave --etcd out: 'tandem up' then runs an etcd of its own", 1)
-	if message == err.Error() {
-		return err
-	}
-	return &exitError{status: exitFailed, message: message, cause: err}
 }
 
 // completeMeshFlags completes what mesh.Options takes from a list.
