@@ -17,7 +17,7 @@ func Nearest(name string, names iter.Seq[string]) (nearest string, near bool) {
 	least, begins := -1, false
 	for candidate := range names {
 		longer := len(name) >= leastPrefix && strings.HasPrefix(candidate, name)
-		d := Distance(name, candidate)
+		d := distance(name, candidate)
 		if least < 0 || longer && !begins || longer == begins && (d < least || d == least && candidate < nearest) {
 			nearest, least, begins = candidate, d, longer
 		}
@@ -25,9 +25,9 @@ func Nearest(name string, names iter.Seq[string]) (nearest string, near bool) {
 	return nearest, begins || least >= 0 && least <= min(4, (len(name)+2)/3)
 }
 
-// Distance is how many bytes have to be put in, taken out or changed to make b of
+// distance is how many bytes have to be put in, taken out or changed to make b of
 // a (Levenshtein 1966).
-func Distance(a, b string) int {
+func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

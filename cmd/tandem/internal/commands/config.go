@@ -119,31 +119,32 @@ and only 'up' has a number of decode workers. A file can be for both.`,
 }
 
 // validFor are the commands that a file is valid for, of those that build makes: of the
-// one that is asked for, or else of those that its keys fit best. The error is
-// what is wrong if there is none.
+// one that is asked for, or else of those that have the most of its keys. The error is
+// what is wrong with it for the first of these if there is none.
 func validFor(root *cobra.Command, build []func() *cobra.Command, asked, file string) (valid []string, failed error) {
-	var fits []settings.Fit
+	var known []int
 	var commands []*cobra.Command
 	for _, b := range build {
 		of := b()
 		if asked != "" && of.Name() != asked {
 			continue
 		}
-		fit, err := settings.FitOf(of.Flags(), file)
+		n, err := settings.Known(of.Flags(), file)
 		if err != nil {
 			return nil, err
 		}
-		fits, commands = append(fits, fit), append(commands, of)
+		known, commands = append(known, n), append(commands, of)
 	}
-	best := slices.MaxFunc(fits, settings.Fit.Compare)
+	most := slices.Max(known)
 	for i, of := range commands {
-		if fits[i] != best {
+		if known[i] < most {
 			continue
 		}
-		if err := validateFile(of, file); err != nil {
-			failed = fileFailure(root, of.Name(), err)
-		} else {
+		switch err := validateFile(of, file); {
+		case err == nil:
 			valid = append(valid, of.Name())
+		case failed == nil:
+			failed = fileFailure(root, of.Name(), err)
 		}
 	}
 	if len(valid) > 0 {

@@ -1,7 +1,6 @@
 package settings
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -37,28 +36,17 @@ func Validate(fs *pflag.FlagSet, file string) error {
 	return apply(fs, entries, nil)
 }
 
-// Fit is how well the keys of a file are flags of a command.
-type Fit struct {
-	// Known is how many are, and Changes how many changes the others take to be.
-	Known, Changes int
-}
-
-// Compare is above 0 if a file is rather for the command that it has f of.
-func (f Fit) Compare(other Fit) int {
-	return cmp.Or(f.Known-other.Known, other.Changes-f.Changes)
-}
-
-// FitOf is how well the keys of a file are flags of fs. Its error is of a file that is no
+// Known is how many keys of a file are flags of fs. Its error is of a file that is no
 // configuration of anything.
-func FitOf(fs *pflag.FlagSet, file string) (Fit, error) {
+func Known(fs *pflag.FlagSet, file string) (int, error) {
 	text, err := readText(file)
 	if err != nil {
-		return Fit{}, err
+		return 0, err
 	}
 	p := newParser(fs, file)
 	p.lenient = true
 	err = p.parse(text)
-	return Fit{Known: len(p.entries), Changes: p.changes}, err
+	return len(p.entries), err
 }
 
 // readFile reads a strict YAML file into entries by flag name.
@@ -88,8 +76,7 @@ type parser struct {
 	// flags are the names of flags by their joined form.
 	flags   map[string]string
 	entries map[string]entry
-	lenient bool // keys that are no flags are passed over, and counted as changes
-	changes int
+	lenient bool // keys that are no flags are passed over
 }
 
 func newParser(fs *pflag.FlagSet, file string) *parser {
@@ -156,8 +143,6 @@ func (p *parser) mapping(node *yaml.Node, prefix string) error {
 func (p *parser) leaf(path string, key, value *yaml.Node) error {
 	flag, ok := p.flags[joined(path)]
 	if !ok && p.lenient {
-		nearest, _ := spelling.Nearest(joined(path), maps.Keys(p.flags))
-		p.changes += spelling.Distance(joined(path), nearest)
 		return nil
 	}
 	if !ok {
