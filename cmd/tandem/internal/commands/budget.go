@@ -86,7 +86,7 @@ percentile of too few requests: p99 takes %d of them, p99.9 takes %d.`, needs(.9
 	router := addControl(cmd)
 	asJSON := addJSON(cmd, "print one JSON object: window_seconds, requests, failed, breaches, stages, parts, totals, overruns")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		response, err := ask(router, controlv1.ControlClient.GetBudget, &controlv1.GetBudgetRequest{})
+		response, err := ask(router, controlv1.NewControlClient, controlv1.ControlClient.GetBudget, &controlv1.GetBudgetRequest{})
 		if err != nil {
 			return err
 		}

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-serving/tandem/pkg/api"
-	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
 // completionTimeout bounds how long a key press may wait for the router.
@@ -110,7 +109,7 @@ func completeWorker(router *operator) cobra.CompletionFunc {
 		defer conn.Close()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(contextOf(cmd)), completionTimeout)
 		defer cancel()
-		response, err := controlv1.NewControlClient(conn).ListWorkers(ctx, &controlv1.ListWorkersRequest{})
+		response, err := listWorkers(ctx, conn)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}

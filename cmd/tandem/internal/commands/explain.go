@@ -152,7 +152,7 @@ ttft, the time to the first token, or e2e, that of the whole request.`,
 			if cmd.Flags().Changed("secret") {
 				return explainOwn(cmd, &router.access, cmp.Or(addr.Value.String(), defaultAddr), request, *secret)
 			}
-			return ask(router, controlv1.ControlClient.Explain, request)
+			return ask(router, controlv1.NewControlClient, controlv1.ControlClient.Explain, request)
 		})
 		if err != nil {
 			return err

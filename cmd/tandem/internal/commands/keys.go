@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -76,17 +75,17 @@ const etcdTimeout = 10 * time.Second
 type keysOfRouter struct{ router *operator }
 
 func (k keysOfRouter) CreateKey(_ context.Context, key *controlv1.ApiKey) error {
-	_, err := askKeys(k.router, controlv1.KeysClient.CreateKey, &controlv1.CreateKeyRequest{Key: key})
+	_, err := ask(k.router, controlv1.NewKeysClient, controlv1.KeysClient.CreateKey, &controlv1.CreateKeyRequest{Key: key})
 	return err
 }
 
 func (k keysOfRouter) ListKeys(context.Context) ([]*controlv1.ApiKey, error) {
-	answer, err := askKeys(k.router, controlv1.KeysClient.ListKeys, &controlv1.ListKeysRequest{})
+	answer, err := ask(k.router, controlv1.NewKeysClient, controlv1.KeysClient.ListKeys, &controlv1.ListKeysRequest{})
 	return answer.GetKeys(), err
 }
 
 func (k keysOfRouter) RevokeKey(_ context.Context, id string) (string, error) {
-	answer, err := askKeys(k.router, controlv1.KeysClient.RevokeKey, &controlv1.RevokeKeyRequest{Id: id})
+	answer, err := ask(k.router, controlv1.NewKeysClient, controlv1.KeysClient.RevokeKey, &controlv1.RevokeKeyRequest{Id: id})
 	return answer.GetId(), err
 }
 
@@ -288,17 +287,4 @@ func (l limitsJSON) String() string {
 		}
 	}
 	return cmp.Or(strings.Join(parts, ", "), "-")
-}
-
-// askKeys makes one call about keys.
-func askKeys[Q, A any](
-	o *operator, call func(controlv1.KeysClient, context.Context, Q, ...grpc.CallOption) (A, error), question Q,
-) (answer A, err error) {
-	conn, err := o.connect()
-	if err != nil {
-		return answer, err
-	}
-	defer conn.Close()
-	answer, err = call(controlv1.NewKeysClient(conn), o.cmd.Context(), question)
-	return answer, o.failure(err, false)
 }

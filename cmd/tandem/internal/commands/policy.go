@@ -60,7 +60,7 @@ started. Workers with other versions get no requests.`,
 	router := addControl(cmd)
 	asJSON := addJSON(cmd, "print one JSON object: policy, in_force")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		response, err := ask(router, controlv1.ControlClient.GetPolicy, &controlv1.GetPolicyRequest{})
+		response, err := ask(router, controlv1.NewControlClient, controlv1.ControlClient.GetPolicy, &controlv1.GetPolicyRequest{})
 		if err != nil {
 			return err
 		}

@@ -13,7 +13,6 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
 // defaultAddr is where `tandem up` listens.
@@ -128,16 +127,16 @@ func (o *operator) connect() (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// ask makes one call to Control, on a connection of its own.
-func ask[Q, A any](
-	o *operator, call func(controlv1.ControlClient, context.Context, Q, ...grpc.CallOption) (A, error), question Q,
+// ask makes one call of a service for operators, on a connection of its own.
+func ask[C, Q, A any](
+	o *operator, service func(grpc.ClientConnInterface) C, call func(C, context.Context, Q, ...grpc.CallOption) (A, error), question Q,
 ) (answer A, err error) {
 	conn, err := o.connect()
 	if err != nil {
 		return answer, err
 	}
 	defer conn.Close()
-	answer, err = call(controlv1.NewControlClient(conn), o.cmd.Context(), question)
+	answer, err = call(service(conn), o.cmd.Context(), question)
 	return answer, o.failure(err, false)
 }
 

@@ -100,7 +100,7 @@ Lines below the table say how many workers each pool should have for the load, a
 		}
 		out := cmd.OutOrStdout()
 		if !*watch {
-			response, err := ask(router, controlv1.ControlClient.ListWorkers, request)
+			response, err := ask(router, controlv1.NewControlClient, controlv1.ControlClient.ListWorkers, request)
 			if err != nil {
 				return err
 			}
