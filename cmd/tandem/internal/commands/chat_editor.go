@@ -19,7 +19,7 @@ import (
 // read, so that a Ctrl-C at other times is a signal.
 type editor struct {
 	in       *os.File
-	keys     *keys
+	keys     *keystrokes
 	terminal *term.Terminal
 
 	mu      sync.Mutex
@@ -29,40 +29,25 @@ type editor struct {
 
 // newEditor returns nil if the streams are no terminal that an editor can write to.
 func newEditor(in io.Reader, out io.Writer, environ []string) *editor {
-	from, isFile := in.(*os.File)
-	to, isFileToo := out.(*os.File)
-	if !isFile || !isFileToo || !term.IsTerminal(int(from.Fd())) || !term.IsTerminal(int(to.Fd())) {
+	from, is := in.(*os.File)
+	if !is || !isTerminal(in) || !isTerminal(out) || slices.Contains(environ, dumb) {
 		return nil
 	}
-	if slices.Contains(environ, dumb) {
-		return nil
-	}
-	k := &keys{from: from}
+	k := &keystrokes{from: from}
 	t := term.NewTerminal(struct {
 		io.Reader
 		io.Writer
-	}{k, to}, "")
-	t.History = said{t.History}
+	}{k, out}, "")
+	t.History = nonEmptyHistory{t.History}
 	return &editor{in: from, keys: k, terminal: t}
 }
 
-// dumb is the variable of a terminal that knows no escape codes.
-const dumb = "TERM=dumb"
+// nonEmptyHistory is a history without empty lines.
+type nonEmptyHistory struct{ term.History }
 
-// styles reports whether text on a terminal may have a style (see no-color.org).
-func styles(environ []string) bool {
-	return !slices.ContainsFunc(environ, func(variable string) bool {
-		value, is := strings.CutPrefix(variable, "NO_COLOR=")
-		return variable == dumb || is && value != ""
-	})
-}
-
-// said is a history without empty lines.
-type said struct{ term.History }
-
-func (s said) Add(entry string) {
+func (h nonEmptyHistory) Add(entry string) {
 	if entry != "" {
-		s.History.Add(entry)
+		h.History.Add(entry)
 	}
 }
 
@@ -109,7 +94,7 @@ func (e *editor) raw(prompt string) error {
 		return fmt.Errorf("take the terminal key by key: %w", err)
 	}
 	e.before = before
-	if width, height, err := term.GetSize(int(e.in.Fd())); err == nil && width > 0 {
+	if width, height := terminalSize(e.in); width > 0 {
 		_ = e.terminal.SetSize(width, height)
 	}
 	e.keys.untouched, e.keys.interrupted = true, false
@@ -139,17 +124,17 @@ func (e *editor) stop() {
 
 const ctrlC = 0x03
 
-// keys are those that are typed, but for Ctrl-C, which ends the input of a
+// keystrokes are what is typed, but for Ctrl-C, which ends the input of a
 // term.Terminal: it empties a line where something was typed, and at an empty one it
 // ends the line.
-type keys struct {
+type keystrokes struct {
 	from        io.Reader
 	pending     []byte
 	untouched   bool // nothing was typed since the line was empty
 	interrupted bool // there was a Ctrl-C at such a line
 }
 
-func (k *keys) Read(p []byte) (int, error) {
+func (k *keystrokes) Read(p []byte) (int, error) {
 	if len(k.pending) == 0 {
 		typed := make([]byte, 256)
 		n, err := k.from.Read(typed)
@@ -176,7 +161,7 @@ func (k *keys) Read(p []byte) (int, error) {
 	return k.take(p, i), nil
 }
 
-func (k *keys) take(p []byte, n int) int {
+func (k *keystrokes) take(p []byte, n int) int {
 	n = copy(p, k.pending[:n])
 	k.pending = k.pending[n:]
 	return n

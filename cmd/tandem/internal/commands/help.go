@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/sys/unix"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/internal/settings"
 )
@@ -27,7 +25,8 @@ func addHelp(root *cobra.Command) {
 	root.PersistentFlags().Lookup(helpAllName).NoOptDefVal = "true"
 	_ = settings.CommandLineOnly(root.PersistentFlags(), helpAllName)
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
-		_, err := io.WriteString(cmd.OutOrStdout(), helpText(cmd, all.on, terminalColumns(cmd.OutOrStdout())))
+		columns, _ := terminalSize(cmd.OutOrStdout())
+		_, err := io.WriteString(cmd.OutOrStdout(), helpText(cmd, all.on, columns))
 		if p := processOf(cmd.Root().Context()); err != nil && p.helpFailed != nil {
 			*p.helpFailed = fmt.Errorf("print the help: %w", err)
 		}
@@ -44,19 +43,6 @@ func (h *helpAll) String() string   { return "false" }
 func (h *helpAll) Type() string     { return "bool" }
 func (h *helpAll) IsBoolFlag() bool { return true }
 func (h *helpAll) Set(string) error { h.on = true; return pflag.ErrHelp }
-
-// terminalColumns is how wide a terminal is, 0 for anything else.
-func terminalColumns(out any) int {
-	file, is := out.(*os.File)
-	if !is {
-		return 0
-	}
-	size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ)
-	if err != nil {
-		return 0
-	}
-	return int(size.Col)
-}
 
 // helpText is the help of a command for a terminal of so many columns; 0: for none, which
 // wraps no flags.

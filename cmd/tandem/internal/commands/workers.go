@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/tandem-serving/tandem/pkg/api"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -142,15 +139,6 @@ func startAgain(w io.Writer, first bool) {
 		fmt.Fprintln(w)
 	}
 }
-
-// isTerminal reports whether a stream is a terminal; /dev/null is none.
-func isTerminal(stream any) bool {
-	file, ok := stream.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
-}
-
-// writesOver reports whether a stream is a terminal that knows the codes to write over what it shows.
-func writesOver(stream any) bool { return isTerminal(stream) && !slices.Contains(os.Environ(), dumb) }
 
 // printWorkers prints the workers, of one role unless that is empty.
 func printWorkers(cmd *cobra.Command, response *controlv1.ListWorkersResponse, role string, asJSON bool) error {

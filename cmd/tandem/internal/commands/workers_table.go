@@ -4,14 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 	"unicode/utf8"
-
-	"golang.org/x/term"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
@@ -40,10 +37,8 @@ func writeWorkersTable(w, notes io.Writer, views []*controlv1.WorkerView) error 
 
 // sizeOf is how many columns and lines a terminal has; of what is none, tableColumns and 0.
 func sizeOf(w io.Writer) (columns, lines int) {
-	if file, is := w.(*os.File); is {
-		if columns, lines, err := term.GetSize(int(file.Fd())); err == nil && columns > 0 {
-			return columns, lines
-		}
+	if columns, lines := terminalSize(w); columns > 0 {
+		return columns, lines
 	}
 	return tableColumns, 0
 }
