@@ -188,6 +188,12 @@ type Objective struct {
 	NeedsRequests int64 `json:"needs_requests,omitempty"`
 }
 
+// Parsed is the term; false: its text, as of a report that was read, is none.
+func (o *Objective) Parsed() (Term, bool) {
+	t, err := parseTerm(o.Term)
+	return t, err == nil
+}
+
 // Verdict says whether a server kept up with an offered rate.
 type Verdict string
 

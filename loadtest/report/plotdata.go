@@ -119,12 +119,8 @@ func newPlotStep(rate float64, passed bool, s *measure.Summary) plotStep {
 // bounds parses objectives such as "ttft:p99<500ms". Those of a class are not drawn.
 func bounds(objectives []measure.Objective) []plotBound {
 	out := []plotBound{}
-	for _, o := range objectives {
-		slo, err := measure.ParseSLO(o.Term)
-		if err != nil || o.Class != "" {
-			continue
-		}
-		for _, t := range slo.Terms {
+	for i := range objectives {
+		if t, is := objectives[i].Parsed(); is && objectives[i].Class == "" {
 			out = append(out, plotBound{Latency: t.Latency, Percentile: t.Quantile(), Ms: stats.Milliseconds(t.Bound)})
 		}
 	}

@@ -121,11 +121,11 @@ func howFailed(s *measure.Summary) finding {
 		if o.Met {
 			continue
 		}
-		slo, err := measure.ParseSLO(o.Term)
-		if err != nil || len(slo.Terms) != 1 || o.Measured == nil {
+		term, is := o.Parsed()
+		if !is || o.Measured == nil {
 			return failed
 		}
-		bound := slo.Terms[0].Bound.Seconds() * 1000
+		bound := term.Bound.Seconds() * 1000
 		if *o.Measured > near*bound && (o.CI == nil || o.CI[0] > bound) {
 			return failed
 		}

@@ -127,17 +127,12 @@ func (t *Trial) judge(recorded bool) error {
 			}
 			return fmt.Errorf("%d requests do not decide %s: %s: pass a longer --duration or --drain-timeout, or more of the trace", f.Requests, o.Term, o.Why)
 		}
-		slo, err := measure.ParseSLO(o.Term)
-		if err != nil || len(slo.Terms) != 1 {
-			fail(true, true, o.Term)
-			continue
-		}
 		why := o.Term + ": " + o.Why
 		if o.Measured != nil {
 			why = fmt.Sprintf("%s: %.4g ms", o.Term, *o.Measured)
 		}
-		latency := slo.Terms[0].Latency
-		fail(latency == "ttft" || latency == "e2e", latency != "ttft", why)
+		term, _ := o.Parsed() // it is one of this run
+		fail(term.Latency == "ttft" || term.Latency == "e2e", term.Latency != "ttft", why)
 	}
 	if t.Why == "" && overloaded {
 		fail(true, true, string(f.Verdict)+": "+f.Reason)
