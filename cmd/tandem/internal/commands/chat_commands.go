@@ -170,11 +170,7 @@ func (s *chatSession) cost(r resultJSON, bound uint32) {
 	case r.FinishReason == "length":
 		out.WriteString(", cut there by the end of the context")
 	}
-	where := r.Route.Decode
-	if r.Route.Prefill != r.Route.Decode && r.Route.Prefill != "" {
-		where = r.Route.Prefill + " to " + r.Route.Decode
-	}
-	fmt.Fprintf(&out, "; %s on %s]", r.Route.Mode, where)
+	fmt.Fprintf(&out, "; %s on %s]", r.Route.Mode, r.Route.workers())
 	line := out.String()
 	if s.dim {
 		line = "\x1b[2m" + line + "\x1b[0m"

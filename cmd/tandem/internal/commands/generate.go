@@ -288,10 +288,6 @@ func (g *generation) cost() string {
 	ms := func(value float64) time.Duration {
 		return time.Duration(value * float64(time.Millisecond)).Round(10 * time.Microsecond)
 	}
-	where := r.Route.Decode
-	if r.Route.Prefill != r.Route.Decode {
-		where = r.Route.Prefill + " to " + r.Route.Decode
-	}
 	continued := ""
 	switch lost := r.Route.Retries; {
 	case lost == 1:
@@ -301,5 +297,5 @@ func (g *generation) cost() string {
 	}
 	return fmt.Sprintf("[%d+%d tokens, %s; first after %s, then %s each, %s in all; %s on %s%s]",
 		r.Usage.PromptTokens, r.Usage.CompletionTokens, r.FinishReason, ms(r.TimingMs.Ttft), ms(r.TimingMs.Tpot),
-		ms(r.TimingMs.Total), r.Route.Mode, where, continued)
+		ms(r.TimingMs.Total), r.Route.Mode, r.Route.workers(), continued)
 }

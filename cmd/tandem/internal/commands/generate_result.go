@@ -60,6 +60,14 @@ type routeJSON struct {
 	Transport string `json:"transport"`
 }
 
+// workers are those that served the request, such as "prefill-1 to decode-1".
+func (r *routeJSON) workers() string {
+	if r.Prefill == "" || r.Prefill == r.Decode {
+		return r.Decode
+	}
+	return r.Prefill + " to " + r.Decode
+}
+
 // timingJSON is where the time went, in milliseconds. The stages, by the names and with
 // the values that explain, budget, metrics and spans have, and other add up to total.
 type timingJSON struct {

@@ -2,6 +2,7 @@ package commands
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/tandem-serving/tandem/loadtest/stats"
@@ -19,7 +20,7 @@ func enough(q float64, count uint64, value float64) *float64 {
 	return &value
 }
 
-// tooFew gathers the quantiles that a table leaves out.
+// tooFew gathers the quantiles that a table leaves out, in order.
 type tooFew struct{ left []float64 }
 
 // cell is value by format if there is one, otherwise a dash.
@@ -27,16 +28,9 @@ func (t *tooFew) cell(q float64, format string, value *float64) string {
 	if value != nil {
 		return fmt.Sprintf(format, *value)
 	}
-	for i, other := range t.left {
-		if other == q {
-			return "-"
-		}
-		if other > q {
-			t.left = append(t.left[:i], append([]float64{q}, t.left[i:]...)...)
-			return "-"
-		}
+	if at, is := slices.BinarySearch(t.left, q); !is {
+		t.left = slices.Insert(t.left, at, q)
 	}
-	t.left = append(t.left, q)
 	return "-"
 }
 

@@ -94,38 +94,23 @@ func noted(text, note string) string {
 	return text + " (" + note + ")"
 }
 
-// httpLine says where HTTP is served, and what; empty if it is not.
-func httpLine(scheme, address string, openai bool) string {
+// urlOf is where something is served over HTTP; empty if it is not.
+func urlOf(encrypted bool, address, path string) string {
 	switch {
 	case address == "":
 		return ""
-	case openai:
-		return fmt.Sprintf("%s://%s/v1 (OpenAI's API)", scheme, address)
+	case encrypted:
+		return "https://" + address + path
 	}
-	return fmt.Sprintf("%s://%s/readyz", scheme, address)
+	return "http://" + address + path
 }
 
-// schemeOf is that of URLs.
-func schemeOf(encrypted bool) string {
-	if encrypted {
-		return "https"
-	}
-	return "http"
-}
-
-// pageLine says where a browser finds the page to try a prompt.
-func pageLine(scheme, address string) string {
+// apiLine says where the router's HTTP API is; empty if it is not served.
+func apiLine(encrypted bool, address string) string {
 	if address == "" {
 		return ""
 	}
-	return fmt.Sprintf("%s://%s", scheme, address)
-}
-
-func metricsLine(address string) string {
-	if address == "" {
-		return ""
-	}
-	return fmt.Sprintf("http://%s/metrics", address)
+	return noted(urlOf(encrypted, address, "/v1"), "OpenAI's API")
 }
 
 // settingsError is the error of checking the settings of cmd. It begins with the flag

@@ -80,8 +80,12 @@ func announcePart(program, target string, part mesh.Part, first bool) string {
 		text.line(target, part.ID)
 		text.line("grpc", part.Advertise)
 		text.line("control", part.Control)
-		text.line("http", httpLine(schemeOf(part.TLS), part.HTTP, target == api.Name(controlv1.Role_ROLE_ROUTER)))
-		text.line("metrics", metricsLine(part.Metrics))
+		if target == api.Name(controlv1.Role_ROLE_ROUTER) {
+			text.line("http", apiLine(part.TLS, part.HTTP))
+		} else {
+			text.line("http", urlOf(part.TLS, part.HTTP, "/readyz"))
+		}
+		text.line("metrics", urlOf(false, part.Metrics, "/metrics"))
 		text.line("auth", authLine(part.Auth, part.Exposed, part.TLS))
 		if part.OldView {
 			text.line("etcd", fmt.Sprintf("cannot be reached at %s: using the workers that were there %s ago", strings.Join(part.Etcd, ", "), part.ViewAge.Round(time.Second)))

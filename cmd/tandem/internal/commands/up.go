@@ -105,8 +105,8 @@ func announce(program string, up mesh.Up) string {
 		return ""
 	}
 	var text announcement
-	scheme, client, operator := schemeOf(up.Certs != ""), "", ""
-	if up.Certs != "" {
+	encrypted, client, operator := up.Certs != "", "", ""
+	if encrypted {
 		client = " --ca " + shellQuoted(filepath.Join(up.Certs, authority.CAFile))
 		operator = client + " --cert " + shellQuoted(filepath.Join(up.Certs, mesh.OperatorCerts, authority.CertFile))
 	}
@@ -126,14 +126,14 @@ func announce(program string, up mesh.Up) string {
 	text.line("nats", signals.WithoutPasswords(up.NATS)+kind(up.EmbeddedNATS))
 	at("grpc", "listen", up.Address)
 	at("control", "control", up.Control)
-	at("http", "http", httpLine(scheme, up.HTTP, true))
+	at("http", "http", apiLine(encrypted, up.HTTP))
 	if !up.Auth { // a browser has no key to show
-		text.line("page", pageLine(scheme, up.HTTP))
+		text.line("page", urlOf(encrypted, up.HTTP, ""))
 	}
-	at("metrics", "metrics", metricsLine(up.Metrics))
+	at("metrics", "metrics", urlOf(false, up.Metrics, "/metrics"))
 	text.line("certs", up.Certs)
-	asked := authLine(up.Auth, up.Exposed, up.Certs != "")
-	if up.Auth && up.EmbeddedEtcd && up.Certs == "" { // etcd is on loopback, and asks nobody
+	asked := authLine(up.Auth, up.Exposed, encrypted)
+	if up.Auth && up.EmbeddedEtcd && !encrypted { // etcd is on loopback, and asks nobody
 		asked += ", and so can other users of this machine, in etcd, unless --tls is passed"
 	}
 	text.line("auth", asked)
