@@ -3,7 +3,6 @@ package mesh
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -21,48 +20,6 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
-
-// kvPlace says where a worker receives KV over TCP.
-type kvPlace struct {
-	// listen is host:port.
-	listen string
-	// advertise is the address for others. If it is empty, the address is made of host, which
-	// is this host's name for others, and the port; without host, of listen.
-	advertise, host string
-}
-
-// kvPlaceOf is where to receive KV beside a main listener: by default on a free port of its host,
-// or of this machine if it is a socket.
-func kvPlaceOf(listen, advertise, kvListen, kvAdvertise string) kvPlace {
-	place := kvPlace{listen: kvListen, advertise: kvAdvertise}
-	main, _, err := net.SplitHostPort(listen)
-	beside := err == nil && !strings.HasPrefix(listen, api.UnixScheme)
-	if place.listen == "" {
-		place.listen = "127.0.0.1:0"
-		if beside {
-			place.listen = net.JoinHostPort(main, "0")
-		}
-	}
-	host, _, err := net.SplitHostPort(place.listen)
-	told, _, toldErr := net.SplitHostPort(advertise)
-	if err == nil && toldErr == nil && !strings.HasPrefix(advertise, api.UnixScheme) && (host == main || isEvery(host)) {
-		place.host = told
-	}
-	return place
-}
-
-func isEvery(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "" || ip != nil && ip.IsUnspecified()
-}
-
-// address is the address of a listener there for others.
-func (k kvPlace) address(listening net.Addr) (string, error) {
-	if tcp, is := listening.(*net.TCPAddr); is && k.advertise == "" && k.host != "" {
-		return net.JoinHostPort(k.host, fmt.Sprint(tcp.Port)), nil
-	}
-	return advertised(k.advertise, listening)
-}
 
 // kvEndpoint is a worker's server for KV. It is not the worker's main server, since bulk data
 // needs other windows and buffers than requests.
@@ -194,20 +151,6 @@ func (p *process) kvDial(cfg rpc.ClientConfig) func(address string) (*grpc.Clien
 		}
 		return rpc.Dial(address, cfg)
 	}
-}
-
-// checkKVPlace refuses wrong values of --kv-listen and --kv-advertise.
-func checkKVPlace(listen, advertise string) error {
-	if strings.HasPrefix(listen, api.UnixScheme) {
-		return errors.New("--kv-listen: give host:port; --kv-socket is for the Unix socket")
-	}
-	if err := checkListen("--kv-listen", listen); err != nil {
-		return err
-	}
-	if strings.HasPrefix(advertise, api.UnixScheme) {
-		return errors.New("--kv-advertise: give host:port; --kv-socket is for the Unix socket")
-	}
-	return checkAdvertise("--kv-advertise", advertise)
 }
 
 // socketFolder is the private folder of a process for Unix sockets, made with the first of them.

@@ -12,7 +12,6 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
-	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
@@ -137,59 +136,4 @@ func (p *process) closeListeners() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// dialled is what to dial to reach a listener, empty if it is nil.
-func dialled(listener net.Listener) string {
-	if listener == nil {
-		return ""
-	}
-	return addressOf(listener.Addr())
-}
-
-// everywhere says whether a listener is on all of the host's interfaces.
-func everywhere(listener net.Listener) bool {
-	if listener == nil {
-		return false
-	}
-	at, is := listener.Addr().(*net.TCPAddr)
-	return is && at.IP.IsUnspecified()
-}
-
-// addressOf is what to dial on this machine to reach a listener: "host:port" or
-// "unix:///path".
-func addressOf(listening net.Addr) string {
-	switch at := listening.(type) {
-	case *net.UnixAddr:
-		return api.UnixScheme + at.String()
-	case *net.TCPAddr:
-		if at.IP.IsUnspecified() { // every interface, this one too
-			return net.JoinHostPort("127.0.0.1", fmt.Sprint(at.Port))
-		}
-	}
-	return listening.String()
-}
-
-// advertised is the address to tell others: the one asked for, or the one
-// listened on; if that is every interface, this host's first address.
-func advertised(asked string, listening net.Addr) (string, error) {
-	if asked != "" {
-		return asked, nil
-	}
-	tcp, is := listening.(*net.TCPAddr)
-	if !is || !tcp.IP.IsUnspecified() {
-		return addressOf(listening), nil
-	}
-	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		return "", fmt.Errorf("find this host's address: %w; pass --advertise HOST:PORT", err)
-	}
-	host := "127.0.0.1"
-	for _, a := range addresses {
-		if network, is := a.(*net.IPNet); is && network.IP.IsGlobalUnicast() {
-			host = network.IP.String()
-			break
-		}
-	}
-	return net.JoinHostPort(host, fmt.Sprint(tcp.Port)), nil
 }

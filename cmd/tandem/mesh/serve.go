@@ -6,10 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -121,53 +117,6 @@ func (o *ServeOptions) Validate() error {
 
 // defaultListen is where a router serves gRPC unless told otherwise.
 const defaultListen = "127.0.0.1:7070"
-
-// checkListen refuses addresses that cannot be listened on.
-func checkListen(flag, address string) error {
-	if address == "" {
-		return nil
-	}
-	if path, is := strings.CutPrefix(address, api.UnixScheme); is {
-		return checkSocketPath(flag, address, path)
-	}
-	_, port, err := net.SplitHostPort(address)
-	_, portErr := net.LookupPort("tcp", cmp.Or(port, address))
-	switch {
-	case err != nil && portErr == nil:
-		return fmt.Errorf("%s: %q has no host: give 127.0.0.1:%[2]s, or :%[2]s for every interface", flag, address)
-	case err != nil:
-		return fmt.Errorf("%s: %q is neither HOST:PORT nor unix:///PATH", flag, address)
-	case portErr != nil:
-		return fmt.Errorf("%s: %q is not a port: give one up to 65535, or 0 for any that is free", flag, port)
-	}
-	return nil
-}
-
-func checkSocketPath(flag, address, path string) error {
-	if !filepath.IsAbs(path) {
-		return fmt.Errorf("%s: %q has no absolute path, as in unix:///run/tandem.sock", flag, address)
-	}
-	return nil
-}
-
-// checkAdvertise refuses addresses that others cannot connect to.
-func checkAdvertise(flag, address string) error {
-	if address == "" {
-		return nil
-	}
-	if path, is := strings.CutPrefix(address, api.UnixScheme); is {
-		return checkSocketPath(flag, address, path)
-	}
-	host, port, err := net.SplitHostPort(address)
-	number, portErr := strconv.ParseUint(port, 10, 16)
-	if err != nil || host == "" || portErr != nil || number == 0 {
-		return fmt.Errorf("%s: %q is neither HOST:PORT nor unix:///PATH", flag, address)
-	}
-	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		return fmt.Errorf("%s: nobody can connect to %s, which means every interface: name one of this host's addresses", flag, address)
-	}
-	return nil
-}
 
 // Part is a running part, as Serve tells its caller once it serves.
 type Part struct {

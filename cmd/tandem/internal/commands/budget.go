@@ -166,17 +166,6 @@ func overrunText(o budgetOverrunJSON, count uint64) string {
 	return text + " of " + msText(*o.StageDeclaredMs)
 }
 
-// msText is a time with three digits or more.
-func msText(ms float64) string {
-	switch {
-	case ms >= 100:
-		return fmt.Sprintf("%.0f ms", ms)
-	case ms >= 10:
-		return fmt.Sprintf("%.1f ms", ms)
-	}
-	return fmt.Sprintf("%.2f ms", ms)
-}
-
 func spaced(name string) string { return strings.ReplaceAll(name, "_", " ") }
 
 // printBudget writes explain, a command line, before the id of each request that it names.

@@ -3,7 +3,6 @@ package commands
 import (
 	"encoding/json"
 	"math"
-	"time"
 
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
@@ -114,8 +113,6 @@ type errorJSON struct {
 	// RetryAfterMs is 0 where nothing says that another try would help.
 	RetryAfterMs float64 `json:"retry_after_ms"`
 }
-
-func milliseconds(ns int64) float64 { return float64(ns) / float64(time.Millisecond) }
 
 func timingOf(t *inferencev1.Timings) timingJSON {
 	other := t.GetTotalNs()

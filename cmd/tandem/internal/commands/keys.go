@@ -270,8 +270,6 @@ func printKeys(w io.Writer, list keysJSON) error {
 	return table.Flush()
 }
 
-func utc(t time.Time) string { return t.UTC().Format(time.DateTime + " MST") }
-
 // String names the limits that there are.
 func (l limitsJSON) String() string {
 	var parts []string

@@ -1,7 +1,6 @@
 package commands
 
 import (
-	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -36,17 +35,4 @@ func terminalProgress(stderr io.Writer) (report func(stage string, done, total i
 	}
 	p := newProgress(stderr)
 	return p.report, p.finish
-}
-
-// bytesText is a number of bytes as people read it.
-func bytesText(n int64) string {
-	switch {
-	case n >= 1<<30:
-		return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
-	case n >= 1<<20:
-		return fmt.Sprintf("%.2f MiB", float64(n)/(1<<20))
-	case n >= 1<<10:
-		return fmt.Sprintf("%.2f KiB", float64(n)/(1<<10))
-	}
-	return fmt.Sprintf("%d B", n)
 }

@@ -255,6 +255,3 @@ func policyFields(p *controlv1.Policy) policyFieldsJSON {
 	}
 	return out
 }
-
-// shortDigest is as much of a digest as tells versions apart.
-func shortDigest(digest string) string { return digest[:min(len(digest), 12)] }

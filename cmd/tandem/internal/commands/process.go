@@ -1,10 +1,8 @@
 package commands
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -15,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/internal/settings"
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/memory"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
@@ -112,47 +109,3 @@ func apiLine(encrypted bool, address string) string {
 	}
 	return noted(urlOf(encrypted, address, "/v1"), "OpenAI's API")
 }
-
-// settingsError is the error of checking the settings of cmd. It begins with the flag
-// that it is about, and is a mistake on the command line unless that flag was set in
-// the environment or a file.
-func settingsError(cmd *cobra.Command, err error) error {
-	if err == nil {
-		return nil
-	}
-	if elsewhere := notOnCommandLine(cmd, err); elsewhere != nil {
-		return elsewhere
-	}
-	if errors.Is(err, fs.ErrNotExist) { // the command line may be right, and the file late
-		return err
-	}
-	return &exitError{status: exitUsage, message: fmt.Sprintf("%s'%s --help'", then(err.Error(), "see "), cmd.CommandPath()), cause: err}
-}
-
-// notOnCommandLine is an error that begins with a flag of cmd which was set in the
-// environment or a file; then it begins with the variable, or the file, its line and the
-// key instead. Nil: the error is none of those.
-func notOnCommandLine(cmd *cobra.Command, err error) *sourceError {
-	name, isFlag := strings.CutPrefix(err.Error(), "--")
-	name, _, _ = strings.Cut(name, " ")
-	name = strings.TrimSuffix(name, ":")
-	f := cmd.Flags().Lookup(name)
-	if !isFlag || f == nil || !f.Changed || onCommandLine(cmd, name) {
-		return nil
-	}
-	problem := strings.TrimPrefix(err.Error(), "--"+name)
-	if source := settings.Source(f); source != settings.EnvironmentName(name) {
-		return &sourceError{message: source + ": " + name + problem, cause: err}
-	}
-	return &sourceError{message: "environment variable " + settings.EnvironmentName(name) + problem, cause: err}
-}
-
-// sourceError is about a value that is not from the command line, and begins with where
-// it is from.
-type sourceError struct {
-	message string
-	cause   error
-}
-
-func (e *sourceError) Error() string { return e.message }
-func (e *sourceError) Unwrap() error { return e.cause }
