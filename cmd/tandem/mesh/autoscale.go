@@ -163,8 +163,8 @@ func (a *autoscaler) freeID(role controlv1.Role) string {
 	}
 }
 
-// later are the ids of workers that may start beyond the lower bounds.
-func (p *process) later() (ids []string) {
+// autoscaledIDs are the ids of workers that may start beyond the lower bounds.
+func (p *process) autoscaledIDs() (ids []string) {
 	if p.autoscale == nil {
 		return nil
 	}

@@ -33,7 +33,7 @@ func (p *process) rememberView(id string, cfg membership.LastViewConfig) {
 // router that remembers there must be a last view to start from; NATS may come later.
 func (p *process) newMembership(ctx context.Context) (_ []lifecycle.Service, err error) {
 	err = p.connect(ctx)
-	if err == nil && p.alone {
+	if err == nil && p.needsEtcdAlone {
 		err = p.awaitFree(ctx)
 	}
 	if err != nil {
@@ -97,7 +97,7 @@ func (p *process) connect(ctx context.Context) (err error) {
 	}
 	if err := await(ctx); err != nil {
 		instead := "or correct --etcd; 'tandem up' needs none"
-		if p.alone {
+		if p.needsEtcdAlone {
 			instead = "correct --etcd, or leave --etcd out: 'tandem up' then runs an etcd of its own"
 		}
 		return fmt.Errorf("%w: start etcd ('make servers' builds it as .bin/etcd), %s", err, instead)

@@ -176,7 +176,7 @@ func (p *process) unload() error {
 func (p *process) newEngine(w *part) (engine.Engine, error) {
 	made, err := p.engines.New(w.id, w.role)
 	if losing, can := engine.As[engine.Losing](made); can {
-		p.stuck.once(losing, p.stuckAfter(), w.ended)
+		p.stuck.endWhenLost(losing, p.stuckAfter(), w.ended)
 	}
 	return made, err
 }

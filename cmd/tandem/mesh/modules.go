@@ -42,8 +42,8 @@ type process struct {
 	signing          sync.Mutex
 	signed           map[string]authority.Request
 	sources          sources
-	// alone: no other process of its kind may use the same etcd.
-	alone bool
+	// needsEtcdAlone: no other process of its kind may use the same etcd.
+	needsEtcdAlone bool
 	// remember has a router keep its last view, once etcd has a client; nil: it does not.
 	remember func()
 	progress Progress
@@ -72,11 +72,11 @@ type process struct {
 	lastView             *membership.LastView // nil: there is no router that remembers
 	api                  http.Handler         // the router's HTTP API; nil without a router
 	auth                 *auth.Authenticator  // nil: a router asks nobody who they are
-	// wantsKey has a router that asks make an API key where there is none: firstKey. announced
+	// makesFirstKey has a router that asks make an API key where there is none: firstKey. announced
 	// says that people were told of it.
-	wantsKey  bool
-	firstKey  string
-	announced atomic.Bool
+	makesFirstKey bool
+	firstKey      string
+	announced     atomic.Bool
 	// watchWorkers is router.Service.WatchWorkers; nil without a router.
 	watchWorkers watchWorkers
 	// sizes is router.Service.Sizes; nil without a router. autoscale is which sizes of pools the

@@ -101,7 +101,7 @@ func (p *process) newRouter(ctx context.Context) (services []lifecycle.Service, 
 	if p.control != nil {
 		services = append(services, p.controlServer(service, logger))
 	}
-	if p.auth != nil && p.wantsKey { // last, so that it is revoked whatever fails from now on
+	if p.auth != nil && p.makesFirstKey { // last, so that it is revoked whatever fails from now on
 		made, err := p.makeFirstKey(ctx)
 		if err != nil {
 			return nil, err

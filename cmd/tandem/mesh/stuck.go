@@ -45,9 +45,9 @@ func (s *stuck) within(most time.Duration, err error) {
 	})
 }
 
-// once calls within when an engine's device is lost, however that was noticed, until freed is
+// endWhenLost calls within when an engine's device is lost, however that was noticed, until freed is
 // closed; nil: it never is.
-func (s *stuck) once(made engine.Losing, most time.Duration, freed <-chan struct{}) {
+func (s *stuck) endWhenLost(made engine.Losing, most time.Duration, freed <-chan struct{}) {
 	go func() {
 		select {
 		case <-made.Lost():

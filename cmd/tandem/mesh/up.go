@@ -156,7 +156,7 @@ func run(ctx context.Context, o UpOptions, s *stuck, logger *slog.Logger, regist
 		o.PrefillWorkers, o.DecodeWorkers, o.Router.Scaling.Bounds = autoscale.Prefill.Min, autoscale.Decode.Min, *autoscale
 	}
 	router := &part{role: controlv1.Role_ROLE_ROUTER, id: "router-1", listen: o.Listen}
-	p := &process{name: "tandem-up", options: o.Options, dataDir: o.DataDir, progress: progress, parts: []*part{router}, stuck: s, logger: logger, registry: registry, given: o.Given, stopping: o.Stopping, taken: map[string]string{}, autoscale: autoscale, sizes: o.sizes, wantsKey: true, alone: len(o.Membership.Endpoints) > 0}
+	p := &process{name: "tandem-up", options: o.Options, dataDir: o.DataDir, progress: progress, parts: []*part{router}, stuck: s, logger: logger, registry: registry, given: o.Given, stopping: o.Stopping, taken: map[string]string{}, autoscale: autoscale, sizes: o.sizes, makesFirstKey: true, needsEtcdAlone: len(o.Membership.Endpoints) > 0}
 	if o.Encrypt {
 		if p.certs = o.Certs; p.certs == "" {
 			folder, err := certsFolder(os.Getenv)
@@ -168,7 +168,7 @@ func run(ctx context.Context, o UpOptions, s *stuck, logger *slog.Logger, regist
 	}
 	p.addFree(controlv1.Role_ROLE_PREFILL, o.PrefillWorkers)
 	p.addFree(controlv1.Role_ROLE_DECODE, o.DecodeWorkers)
-	if err := o.Engine.Simulated.CheckWorkers(append(p.workers(), p.later()...)); err != nil {
+	if err := o.Engine.Simulated.CheckWorkers(append(p.workers(), p.autoscaledIDs()...)); err != nil {
 		return err
 	}
 	p.addFree(controlv1.Role_ROLE_KVTRANSFER, o.KVStores)

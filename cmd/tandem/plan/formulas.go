@@ -21,9 +21,9 @@ import (
 type formulas struct {
 	traffic
 	headroom Headroom
-	// asked is the SLO of the question, and slo that of each call, term by term, so that a fan-out of
+	// askedSLO is that of the question, and slo that of each call, term by term, so that a fan-out of
 	// them keeps it.
-	asked, slo measure.SLO
+	askedSLO, slo measure.SLO
 	// prompts are the times that a prefill worker takes for the sampled prompts, seconds,
 	// sorted, and service their mean and variation.
 	prompts []float64
@@ -104,7 +104,7 @@ func (d *decoding) stepSeconds(running float64) float64 {
 // newFormulas computes what does not depend on the number of workers. Its error is
 // *Infeasible, beside the formulas, if no number of them keeps the SLO.
 func newFormulas(t traffic, p pools, blockTokens int, asked, each measure.SLO, headroom Headroom) (*formulas, error) {
-	f := &formulas{traffic: t, headroom: headroom, asked: asked, slo: each}
+	f := &formulas{traffic: t, headroom: headroom, askedSLO: asked, slo: each}
 	for _, r := range t.requests {
 		f.prompts = append(f.prompts, promptSeconds(&p.prefill, r.prompt))
 	}

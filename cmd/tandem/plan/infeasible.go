@@ -28,7 +28,7 @@ const margin = 1.2
 
 // possible reports the bounds that not even a request with the mesh to itself keeps.
 func (f *formulas) possible() error {
-	nearest := slices.Clone(f.asked.Terms)
+	nearest := slices.Clone(f.askedSLO.Terms)
 	reason := ""
 	for i, t := range f.slo.Terms {
 		least, why := f.least(t)

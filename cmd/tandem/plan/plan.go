@@ -135,7 +135,7 @@ func (plan *Plan) make(ctx context.Context) error {
 	plan.Predicted = p.prediction(&chosen.figures)
 	plan.price()
 	if plan.Prefill > 0 {
-		aggregated, err := p.both(ctx, plan.Workers())
+		aggregated, err := p.searchAggregatedBelow(ctx, plan.Workers())
 		if err != nil {
 			return err
 		}
@@ -171,7 +171,7 @@ func (p *planner) prepare() error {
 func (plan *Plan) search(ctx context.Context) (*Trial, error) {
 	p := plan.planner
 	if p.question.Mode == inferencev1.Mode_MODE_AGGREGATED {
-		chosen, err := p.only(ctx)
+		chosen, err := p.searchAggregated(ctx)
 		if err == nil {
 			plan.Reason = "the fewest workers that meet the SLO in simulation"
 		}
@@ -187,7 +187,7 @@ func (plan *Plan) search(ctx context.Context) (*Trial, error) {
 	if begin.Workers() > p.question.MaxWorkers {
 		return nil, p.tooMany("by the formulas, " + begin.String())
 	}
-	chosen, err := p.fewest(ctx, begin, floor)
+	chosen, err := p.searchSplit(ctx, begin, floor)
 	if err != nil {
 		return nil, err
 	}

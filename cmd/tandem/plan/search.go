@@ -17,10 +17,10 @@ const (
 	gains = 0.03
 )
 
-// fewest searches for the fewest workers that meet the SLO in simulation: from where the
+// searchSplit searches for the fewest workers that meet the SLO in simulation: from where the
 // formulas begin it grows the pool whose phase is late, and then shrinks one pool after the
 // other, down to the floor.
-func (p *planner) fewest(ctx context.Context, begin, floor Size) (*Trial, error) {
+func (p *planner) searchSplit(ctx context.Context, begin, floor Size) (*Trial, error) {
 	met, err := p.grow(ctx, begin)
 	if err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func (p *planner) tooMany(why string) error {
 
 // reached is the SLO that a trial would have met.
 func (p *planner) reached(t *Trial) string {
-	reached := slices.Clone(p.formulas.asked.Terms)
+	reached := slices.Clone(p.formulas.askedSLO.Terms)
 	for i, term := range p.formulas.slo.Terms {
 		for _, o := range t.figures.Objectives {
 			if o.Class != "" || o.Term != term.String() || o.Met {
@@ -177,9 +177,9 @@ func (p *planner) reached(t *Trial) string {
 	return measure.SLO{Terms: reached}.String()
 }
 
-// both searches for the fewest workers that do both phases, if they are fewer than most;
+// searchAggregatedBelow searches for the fewest workers that do both phases, if they are fewer than most;
 // nil if they are not.
-func (p *planner) both(ctx context.Context, most int) (*Trial, error) {
+func (p *planner) searchAggregatedBelow(ctx context.Context, most int) (*Trial, error) {
 	least := max(p.formulas.upTo(p.question.Headroom.Utilisation/p.formulas.both), 1)
 	var met *Trial
 	for low, high := least, most; low < high && p.simulated < 2*mostTrials; {
@@ -209,8 +209,8 @@ func (p *planner) both(ctx context.Context, most int) (*Trial, error) {
 	return met, err
 }
 
-// fewer says why one worker fewer, all of which do both phases, do not suffice.
-func (p *planner) fewer(size Size) string {
+// whyNotOneFewer says why one worker fewer, all of which do both phases, do not suffice.
+func (p *planner) whyNotOneFewer(size Size) string {
 	one := Size{Decode: size.Workers() - 1}
 	switch i := slices.IndexFunc(p.trials, func(t *Trial) bool { return t.Size == one }); {
 	case i >= 0 && !p.trials[i].Met:
@@ -221,11 +221,11 @@ func (p *planner) fewer(size Size) string {
 	return one.String() + ": not tried"
 }
 
-// only searches for the fewest workers that do both phases.
-func (p *planner) only(ctx context.Context) (*Trial, error) {
+// searchAggregated searches for the fewest workers that do both phases.
+func (p *planner) searchAggregated(ctx context.Context) (*Trial, error) {
 	begin := max(p.formulas.upTo(p.question.Headroom.Utilisation/p.formulas.both), 1)
 	if begin > p.question.MaxWorkers {
 		return nil, p.tooMany(fmt.Sprintf("by the formulas, %d", begin))
 	}
-	return p.fewest(ctx, Size{Decode: begin}, Size{Decode: begin})
+	return p.searchSplit(ctx, Size{Decode: begin}, Size{Decode: begin})
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/queueing"
 )
 
-// asked is one request's lengths in tokens.
-type asked struct{ prompt, output int }
+// requestLengths are those of one request, in tokens.
+type requestLengths struct{ prompt, output int }
 
 // traffic is what the formulas know of the load.
 type traffic struct {
@@ -19,7 +19,7 @@ type traffic struct {
 	rate float64
 	// arrivalSCV is the variation of the times between requests, 1 if they come at random.
 	arrivalSCV float64
-	requests   []asked
+	requests   []requestLengths
 	// prompt and output are mean lengths.
 	prompt, output float64
 }
@@ -74,7 +74,7 @@ func newTraffic(q *Question) (t traffic, err error) {
 		begun++
 		last = request.Due
 		for turn := 0; request != nil && turn < mostTurns; turn++ {
-			t.requests = append(t.requests, asked{request.Prompt.Length(), request.MaxTokens})
+			t.requests = append(t.requests, requestLengths{request.Prompt.Length(), request.MaxTokens})
 			if request.Then == nil {
 				break
 			}

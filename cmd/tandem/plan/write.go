@@ -25,7 +25,7 @@ func (plan *Plan) Write(w io.Writer) error {
 	case plan.BothPhases > 0:
 		fmt.Fprintf(&b, "  fewer suffice: %s (--mode aggregated)\n", Size{Decode: plan.BothPhases})
 	case plan.Prefill > 0:
-		fmt.Fprintf(&b, "  %s\n", plan.planner.fewer(plan.Size))
+		fmt.Fprintf(&b, "  %s\n", plan.planner.whyNotOneFewer(plan.Size))
 	}
 	plan.writePrediction(&b)
 	plan.writeConstraints(&b)

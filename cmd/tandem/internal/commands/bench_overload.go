@@ -39,10 +39,8 @@ Each request sends the router the ttft and tpot bounds of --slo, unless --send-s
 	onlyOnCommandLine(cmd, otherThanOfAMesh...)
 	server.add(cmd)
 	cmd.Flags().StringVar(&given, "times", "1,2,3,10", "multiples of the capacity to offer")
-	if f := cmd.Flags().Lookup("send-slo"); f != nil {
-		f.DefValue = "true"
-		server.sendSLO = true
-	}
+	cmd.Flags().Lookup("send-slo").DefValue = "true"
+	server.sendSLO = true
 	asJSON := addJSON(cmd, "print one JSON object: capacity_rps, goodput_rps, slo, steps, recovery_ms, worse_before, worse_after")
 	onlyOnCommandLine(cmd, "times")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -46,10 +46,10 @@ func (f *formFlags) form(cmd *cobra.Command) (*inferencev1.StructuredOutput, err
 	}
 	switch given[0] {
 	case "json-schema":
-		text, err := source("json_schema", f.schema)
+		text, err := readFormFile("json_schema", f.schema)
 		return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonSchema{JsonSchema: text}}, err
 	case "grammar":
-		text, err := source("grammar", f.grammar)
+		text, err := readFormFile("grammar", f.grammar)
 		return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Grammar{Grammar: text}}, err
 	case "regex":
 		return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Regex{Regex: f.regex}}, nil
@@ -59,8 +59,8 @@ func (f *formFlags) form(cmd *cobra.Command) (*inferencev1.StructuredOutput, err
 	return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonObject{JsonObject: true}}, nil
 }
 
-// source reads the file that a flag names.
-func source(flag, file string) (string, error) {
+// readFormFile reads the file that a flag names.
+func readFormFile(flag, file string) (string, error) {
 	text, err := os.ReadFile(file)
 	if err == nil && len(text) > grammar.MaxSourceBytes {
 		err = fmt.Errorf("%s has %d bytes, more than %d", file, len(text), grammar.MaxSourceBytes)

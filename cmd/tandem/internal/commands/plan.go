@@ -58,7 +58,7 @@ docs/planning.md has an example from a rate to a running mesh.`,
 		if err := checkOutputs(cmd, []outputFile{page}); err != nil {
 			return err
 		}
-		question, err := flags.question(cmd)
+		question, err := flags.read(cmd)
 		if err != nil {
 			return err
 		}
@@ -106,14 +106,14 @@ func planFailure(cmd *cobra.Command, made *plan.Plan, err error, asJSON bool) er
 
 // planFlags are what a plan is for.
 type planFlags struct {
-	asked   plan.Question
-	cluster plan.ClusterFlags
-	target  benchTarget
-	traffic *pflag.FlagSet
+	question plan.Question
+	cluster  plan.ClusterFlags
+	target   benchTarget
+	traffic  *pflag.FlagSet
 }
 
 func (f *planFlags) add(cmd *cobra.Command) {
-	q := &f.asked
+	q := &f.question
 	f.traffic = pflag.NewFlagSet("", pflag.ContinueOnError) // what a scenario may set
 	q.Load.RegisterFlags(f.traffic)
 	f.traffic.StringVar(&f.target.mode, "mode", "auto", "where the phases run: auto, disaggregated or aggregated (all workers do both)")
@@ -139,9 +139,9 @@ func (f *planFlags) add(cmd *cobra.Command) {
 	onlyOnCommandLine(cmd, "model", "profile", "scenario")
 }
 
-// question is what the flags ask.
-func (f *planFlags) question(cmd *cobra.Command) (*plan.Question, error) {
-	q := &f.asked
+// read is the question that the flags ask.
+func (f *planFlags) read(cmd *cobra.Command) (*plan.Question, error) {
+	q := &f.question
 	rateGiven := cmd.Flags().Changed("rate")
 	var err error
 	if q.Cluster, err = f.cluster.Scenario(f.traffic, func() (string, error) { return modeldir.Find("") }); err != nil {
@@ -250,7 +250,7 @@ The exit status is 1 if a p99 of TTFT or TPOT is off by more than --within.`,
 		case prefill > 0 && decode == 0:
 			return usageError(cmd, "--prefill needs --decode: pass both, as the mesh has them")
 		}
-		question, err := flags.question(cmd)
+		question, err := flags.read(cmd)
 		if err != nil {
 			return err
 		}
