@@ -219,7 +219,7 @@ func (c *connection) begin(t *Transfer, ticket *kvtransferv1.Ticket, requestID, 
 	case kvtransferv1.Encoding_ENCODING_LENT:
 		t.stats.Transport = transportDevice
 	case kvtransferv1.Encoding_ENCODING_SHARED:
-		t.stats.Transport = transportShared
+		t.stats.Transport = TransportShm
 	}
 	c.loop.Step(sender.Open{
 		Ticket: ticket, Lease: ticket.GetLease().AsDuration(), RequestID: requestID, TraceParent: traceParent,
@@ -239,7 +239,7 @@ func (c *connection) apply(_ time.Time, actions []sender.Action) {
 		case sender.Accepted:
 			t := c.transfers[a.ID]
 			t.stats.Accepted = time.Since(t.opened)
-			if t.stats.Transport == transportShared {
+			if t.stats.Transport == TransportShm {
 				t.window = newWindow(t.held, a.Pages)
 				c.windows[a.ID] = t.window
 			}

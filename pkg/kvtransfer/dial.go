@@ -11,15 +11,10 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/tandem-serving/tandem/pkg/identity"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-)
-
-// Supported protocol versions.
-const (
-	minVersion = 2
-	maxVersion = 2
 )
 
 // maxAddresses bounds how many of a ticket's addresses are tried.
@@ -49,7 +44,7 @@ func (l *link) close() {
 // fail, a refusal is reported in preference to an unreachable address.
 func (c *connection) dial() (address string, _ []*link, _ error) {
 	var failures []error
-	for _, address := range c.addresses[:min(len(c.addresses), maxAddresses)] {
+	for _, address := range c.addresses {
 		links, err := c.joinAll(address)
 		if err == nil {
 			return address, links, nil
@@ -57,8 +52,7 @@ func (c *connection) dial() (address string, _ []*link, _ error) {
 		failures = append(failures, fmt.Errorf("%s: %w", address, err))
 	}
 	err := errors.Join(failures...)
-	var refused *RefusedError
-	if errors.As(err, &refused) {
+	if refused, is := errors.AsType[*RefusedError](err); is {
 		return "", nil, refused
 	}
 	return "", nil, &BrokenError{Peer: c.peer.receiver, Err: err}
@@ -144,7 +138,7 @@ func (c *connection) join(joining context.Context, address string, number uint64
 	_ = l.stream.Send(&kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Hello{Hello: &kvtransferv1.SenderHello{
 		Sender:       c.sender.cfg.WorkerID,
 		Epoch:        c.sender.cfg.Epoch,
-		Version:      maxVersion,
+		Version:      receiver.ProtocolVersion,
 		LayoutDigest: c.sender.layoutDigest,
 		Session:      number,
 		Stripe:       uint32(stripe),
@@ -169,8 +163,8 @@ func (c *connection) checkHello(h *kvtransferv1.ReceiverHello) error {
 	switch {
 	case h == nil:
 		return errors.New("the receiver sent no ReceiverHello")
-	case h.GetVersion() < minVersion || h.GetVersion() > maxVersion:
-		return fmt.Errorf("the receiver asks for protocol version %d, but this side speaks %d to %d", h.GetVersion(), minVersion, maxVersion)
+	case h.GetVersion() != receiver.ProtocolVersion:
+		return fmt.Errorf("the receiver asks for protocol version %d, but this side speaks version %d", h.GetVersion(), receiver.ProtocolVersion)
 	case h.GetEpoch() != c.peer.epoch || h.GetReceiver() != c.peer.receiver:
 		return &RefusedError{
 			Reason: kvtransferv1.RefuseReason_REFUSE_REASON_WRONG_EPOCH,
@@ -205,20 +199,14 @@ func (c *connection) coreConfig(links []*link) sender.Config {
 	return cfg
 }
 
-// Transports.
-const (
-	transportTCP  = "tcp"
-	transportUnix = "unix"
-	// transportDevice: slices are lent. transportShared: they are written into the receiver's
-	// pages. Messages still use a connection.
-	transportDevice = "device"
-	transportShared = "shm"
-)
+// transportDevice is the transport of slices that are lent. With it, as with TransportShm, messages
+// still use a connection.
+const transportDevice = "device"
 
 // transportOf returns the transport of a ticket's address.
 func transportOf(address string) string {
 	if strings.HasPrefix(address, "unix:") {
-		return transportUnix
+		return TransportUnix
 	}
-	return transportTCP
+	return TransportTCP
 }

@@ -42,9 +42,6 @@ func newCodings(layout kvcache.Layout) codings {
 	return all
 }
 
-// of returns the coding of an encoding, nil for the native one.
-func (c codings) of(e kvtransferv1.Encoding) wire.Coding { return c[e] }
-
 // choose returns the encoding a sender uses when a ticket asks for one, and the bytes of an
 // encoded slice, 0 for native.
 func (c codings) choose(asked kvtransferv1.Encoding) (e kvtransferv1.Encoding, sliceBytes int) {

@@ -56,7 +56,7 @@ func (c *connection) ship(w *sender.WriteChunk) *wire.Outbound {
 		s.Pages, s.Released = c.sender.pages, s.encoded
 	}
 	s.chunk, s.holds = w, 1
-	s.Chunk, s.Blocks, s.Coding = w.Chunk, w.Blocks, c.sender.codings.of(w.Encoding)
+	s.Chunk, s.Blocks, s.Coding = w.Chunk, w.Blocks, c.sender.codings[w.Encoding]
 	s.Into, s.Targets = nil, s.Targets[:0]
 	switch w.Encoding {
 	case kvtransferv1.Encoding_ENCODING_LENT:

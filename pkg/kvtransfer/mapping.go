@@ -39,7 +39,7 @@ type MappedPages interface {
 // MapPages asks the receiver for its pages over the socket, and maps them. It has to be on this
 // host: to have answered on a Unix socket.
 func MapPages(ctx context.Context, r MapRequest) (MappedPages, error) {
-	if transportOf(r.Address) != transportUnix {
+	if transportOf(r.Address) != TransportUnix {
 		return nil, fmt.Errorf("it answered at %s, which need not be on this host", r.Address)
 	}
 	m, err := sharedpages.Dial(ctx, r.Socket, sharedpages.Request{Key: r.Key, Transfer: r.TransferID, Secret: r.Secret}, r.Layout)

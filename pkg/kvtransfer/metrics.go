@@ -37,7 +37,7 @@ type SentBytes struct{ counter *prometheus.CounterVec }
 func NewSentBytes(registerer prometheus.Registerer, workerID string) (SentBytes, error) {
 	set := metricset.ForWorker(registerer, workerID)
 	s := SentBytes{set.Counters("tandem_kvtransfer_sent_bytes_total", "KV payload bytes sent to decode workers, by transport.", "transport",
-		transportTCP, transportUnix, transportShared, transportDevice)} // shown as 0 before the first transfer
+		TransportTCP, TransportUnix, TransportShm, transportDevice)} // shown as 0 before the first transfer
 	if err := set.Err(); err != nil {
 		return s, fmt.Errorf("register metrics: %w", err)
 	}
