@@ -20,3 +20,13 @@ func (p *Pool) Reconsider(blocks []BlockID) {
 
 // SweepBy lets every call clear so many blocks of retired generations.
 func (x *Index) SweepBy(blocks int) { x.sweepBlocks = blocks }
+
+// Match is MatchHashes with all BlockHashes of tokens.
+func (p *Pool) Match(dst []BlockID, salt string, tokens []int32) ([]BlockID, Chain) {
+	return p.MatchHashes(dst, salt, p.BlockHashes(salt, tokens), tokens)
+}
+
+// Match is MatchInto into a new map.
+func (x *Index) Match(hashes []Hash) map[string]int {
+	return x.MatchInto(make(map[string]int), hashes)
+}

@@ -15,7 +15,7 @@ import (
 // The blocks of a worker are a generation. A snapshot that comes in parts makes a new one.
 // The old one is cleared little by little, so that no call takes long.
 //
-// An Index is not safe for concurrent use; Match counts as a use.
+// An Index is not safe for concurrent use; MatchInto counts as a use.
 type Index struct {
 	maxBlocks   int
 	workers     map[string]*indexWorker

@@ -5,13 +5,8 @@ import (
 	"slices"
 )
 
-// Match returns, for each worker that holds the first of hashes, how many of them it holds
-// without a gap.
-func (x *Index) Match(hashes []Hash) map[string]int {
-	return x.MatchInto(make(map[string]int), hashes)
-}
-
-// MatchInto is Match into the caller's map, which it clears first.
+// MatchInto gives, for each worker that holds the first of hashes, how many of them it holds
+// without a gap, in the caller's map, which it clears first.
 func (x *Index) MatchInto(dst map[string]int, hashes []Hash) map[string]int {
 	clear(dst)
 	x.sweep(min(x.sweepBlocks, sweepOnMatch))

@@ -241,7 +241,7 @@ type Stats struct {
 	Quarantined int
 	// Total blocks.
 	Total int
-	// Published blocks, cached or held, can be found by Acquire and Match.
+	// Published blocks, cached or held, can be found by Acquire and MatchHashes.
 	Published int
 	// LookupTokens were looked up by Acquire; HitTokens of them were found.
 	LookupTokens, HitTokens uint64

@@ -42,16 +42,11 @@ func (p *Pool) BlockHashes(salt string, tokens []int32) []Hash {
 	return blockHashes(p.Root(salt).hash, tokens, p.blockTokens, p.next)
 }
 
-// Match finds the longest run of leading full blocks of tokens that are
-// published under salt, takes a reference to each and appends them to dst. It
-// compares the tokens, so a collision of hashes can not give wrong KV. The Chain
+// MatchHashes finds the longest run of leading full blocks of tokens that are
+// published under salt, takes a reference to each and appends them to dst. hashes are the
+// BlockHashes of tokens, or the first few of them, which limits the search. It
+// compares the tokens, so a collision of hashes cannot give wrong KV. The Chain
 // is where Publish goes on.
-func (p *Pool) Match(dst []BlockID, salt string, tokens []int32) ([]BlockID, Chain) {
-	return p.MatchHashes(dst, salt, p.BlockHashes(salt, tokens), tokens)
-}
-
-// MatchHashes is Match for tokens whose BlockHashes, or the first few of them, the
-// caller has.
 func (p *Pool) MatchHashes(dst []BlockID, salt string, hashes []Hash, tokens []int32) ([]BlockID, Chain) {
 	from := len(dst)
 	dst, chain := p.find(dst, salt, hashes, tokens)
@@ -67,7 +62,7 @@ func (p *Pool) Cached(salt string, hashes []Hash, tokens []int32) int {
 }
 
 // Acquire takes a sequence's whole block table of total blocks, one reference
-// each: first those that Match would find, then freshly allocated ones. hashes
+// each: first those that MatchHashes would find, then freshly allocated ones. hashes
 // are BlockHashes of tokens, or the first few of them, which limits the search;
 // they are an argument so that a sequence that has to try again need not hash
 // again. It takes all or nothing: on false the pool is as it was, the order of
