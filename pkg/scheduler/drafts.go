@@ -154,17 +154,11 @@ func (s *Scheduler) reclaim() (any bool) {
 	return any
 }
 
-// made takes what the engine's own drafts took.
-func (d *drafting) made(st *step, e *StepDone) {
+// made takes what the engine's own drafts took, in a step with so many sequences that decode.
+func (d *drafting) made(st *step, e *StepDone, decodes int) {
 	made := 0
 	for _, drafts := range e.Drafts {
 		made += len(drafts)
-	}
-	decodes := 0
-	for i := range st.run.Parts {
-		if !st.run.Parts[i].Prompt {
-			decodes++
-		}
 	}
 	if st.tried {
 		d.budget.Charge(e.Reading.Seconds() * 1e3)

@@ -48,7 +48,7 @@ func (s *Scheduler) observe(st *step, e *StepDone) {
 			decodes++
 		}
 	}
-	s.drafting.made(st, e)
+	s.drafting.made(st, e, decodes)
 	c.steps.Observe(work, took)
 	if decodes == len(st.run.Parts) {
 		c.decodeOnly.Observe(work, took)

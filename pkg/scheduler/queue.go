@@ -20,14 +20,7 @@ func (s *Scheduler) reserve() {
 		switch {
 		case q.request.Kind == Receive && s.acquire(q):
 			s.admit(i)
-			q.phase, q.inTransfer = receiving, true
-			s.receiving = append(s.receiving, q)
-			s.pool.Reserve(q.ownBlocks())
-			s.act(Reserved{
-				ID:           q.request.ID,
-				Blocks:       q.table,
-				CachedTokens: q.cached * s.config.BlockTokens,
-			})
+			s.receive(q)
 			i = 0 // somebody may have aged
 		case q.aged:
 			return
@@ -35,6 +28,14 @@ func (s *Scheduler) reserve() {
 			i++
 		}
 	}
+}
+
+// receive has a sequence that has its blocks wait for their KV.
+func (s *Scheduler) receive(q *sequence) {
+	q.phase, q.inTransfer = receiving, true
+	s.receiving = append(s.receiving, q)
+	s.pool.Reserve(q.ownBlocks())
+	s.act(Reserved{ID: q.request.ID, Blocks: q.table, CachedTokens: q.cached * s.config.BlockTokens})
 }
 
 // sumExpectedGrowth sums up, before sequences are admitted, how much those that have blocks are

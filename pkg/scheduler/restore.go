@@ -41,12 +41,9 @@ func (s *Scheduler) restore(q *sequence) bool {
 	if !s.acquire(q) {
 		return false
 	}
-	q.phase, q.inTransfer = receiving, true
-	s.receiving = append(s.receiving, q)
 	s.sequences[q.request.ID] = q
 	s.overtake(s.waiting, q)
-	s.pool.Reserve(q.ownBlocks())
-	s.act(Reserved{ID: q.request.ID, Blocks: q.table, CachedTokens: q.cached * s.config.BlockTokens})
+	s.receive(q)
 	return true
 }
 
