@@ -11,6 +11,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -121,22 +122,13 @@ func (r Rules) byName(certificate *x509.Certificate) (Identity, bool) {
 		names[cn], _, _ = strings.Cut(cn, ".")
 	}
 	for _, rule := range r.Names {
-		for _, candidate := range sorted(names) {
+		for _, candidate := range slices.Sorted(maps.Keys(names)) {
 			if matches, err := path.Match(rule.Pattern, candidate); err == nil && matches && ValidName(names[candidate]) {
 				return Identity{rule.Role, names[candidate]}, true
 			}
 		}
 	}
 	return Identity{}, false
-}
-
-func sorted(names map[string]string) []string {
-	keys := make([]string, 0, len(names))
-	for key := range names {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 // ValidName says whether a name can be that of a part: printable ASCII without what separates.

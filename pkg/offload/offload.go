@@ -8,6 +8,7 @@ package offload
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -219,10 +220,5 @@ func (c *Core) close() {
 }
 
 func (c *Core) sorted() []*fetch {
-	all := make([]*fetch, 0, len(c.fetches))
-	for _, f := range c.fetches {
-		all = append(all, f)
-	}
-	slices.SortFunc(all, func(a, b *fetch) int { return cmp.Compare(a.id, b.id) })
-	return all
+	return slices.SortedFunc(maps.Values(c.fetches), func(a, b *fetch) int { return cmp.Compare(a.id, b.id) })
 }

@@ -88,12 +88,7 @@ func (s *Scheduler) blockedBySaves() bool {
 
 // starved says whether somebody waits for blocks that are not to be had now.
 func (s *Scheduler) starved() bool {
-	for _, q := range s.waiting {
-		if q.triedAt == s.freed+1 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.waiting, func(q *sequence) bool { return q.triedAt == s.freed+1 })
 }
 
 // stopSaves asks for the blocks that are read for saves.

@@ -3,6 +3,7 @@ package workerdriver
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
@@ -128,10 +129,5 @@ func (d *Driver) nextStep(run scheduler.RunStep) step {
 }
 
 func prompts(parts []scheduler.Part) bool {
-	for i := range parts {
-		if parts[i].Prompt {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(parts, func(p scheduler.Part) bool { return p.Prompt })
 }

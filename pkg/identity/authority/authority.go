@@ -7,6 +7,7 @@ package authority
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -153,23 +154,15 @@ func (r Request) template() *x509.Certificate {
 	if r.NotBefore.IsZero() {
 		r.NotBefore = time.Now().Add(-backdated)
 	}
-	if r.Lifetime == 0 {
-		r.Lifetime = DefaultLifetime
-	}
+	r.Lifetime = cmp.Or(r.Lifetime, DefaultLifetime)
 	template := &x509.Certificate{
 		SerialNumber: serial(), Subject: pkix.Name{CommonName: r.CommonName}, NotBefore: r.NotBefore, NotAfter: r.NotBefore.Add(r.Lifetime),
 		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	if who := r.Identity; who != (identity.Identity{}) {
-		domain := r.TrustDomain
-		if domain == "" {
-			domain = identity.DefaultTrustDomain
-		}
-		template.URIs = []*url.URL{{Scheme: "spiffe", Host: domain, Path: "/" + who.String()}}
-		if r.CommonName == "" {
-			template.Subject.CommonName = string(who.Role)
-		}
+		template.URIs = []*url.URL{{Scheme: "spiffe", Host: cmp.Or(r.TrustDomain, identity.DefaultTrustDomain), Path: "/" + who.String()}}
+		template.Subject.CommonName = cmp.Or(r.CommonName, string(who.Role))
 	}
 	for _, host := range r.Hosts {
 		if ip := net.ParseIP(host); ip != nil {
