@@ -1,8 +1,8 @@
 // Package identity identifies the other end of a connection by its certificate, and builds the
 // TLS of every part from files that may be replaced while it runs.
 //
-// Package rpc, commands, and services that check their callers import it; it imports only
-// package trywrite. A Source reads its files again when a connection begins, at most once a
+// Package rpc, commands, and whatever checks its callers import it; it imports only boundedfile and
+// trywrite. A Source reads its files again when a connection begins, at most once a
 // second, so it needs no goroutine. Open connections keep their certificates.
 package identity
 

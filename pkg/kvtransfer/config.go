@@ -175,7 +175,7 @@ type SenderConfig struct {
 	// Nil: all are taken.
 	Registered func(ctx context.Context, receiver string, addresses ...string) error
 	// MapPages maps the pages of receivers on this host that share them, so that KV is written
-	// there. Nil: none are mapped. MapPages of this package is for earnest.
+	// there. Nil: none are mapped. MapPages of this package is the real one.
 	MapPages func(ctx context.Context, r MapRequest) (MappedPages, error)
 	// OnlyMapped refuses receivers whose pages cannot be mapped.
 	OnlyMapped bool

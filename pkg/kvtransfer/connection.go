@@ -46,8 +46,8 @@ type connection struct {
 	// Guarded by loop.
 	brokeOff  bool // by this side: the receiver broke the protocol, or was silent
 	transfers map[uint64]*Transfer
-	idle      []*shipment // for reuse
-	loans     map[uint64]*shipment
+	idle      []*chunkInFlight // for reuse
+	loans     map[uint64]*chunkInFlight
 	returned  *sync.Cond         // on loop: no loans are left
 	windows   map[uint64]*window // of transfers that write into mapping
 	mapping   MappedPages        // of the receiver; nil: its pages are not mapped
@@ -66,7 +66,7 @@ func newConnection(s *Sender, to peer, addresses []string, ticket *kvtransferv1.
 		ended:     make(chan struct{}),
 		stripes:   make([]chan struct{}, s.cfg.Streams),
 		transfers: map[uint64]*Transfer{},
-		loans:     map[uint64]*shipment{},
+		loans:     map[uint64]*chunkInFlight{},
 		windows:   map[uint64]*window{},
 	}
 	for i := range c.stripes {

@@ -34,8 +34,8 @@ func (c *connection) encoding(ticket *kvtransferv1.Ticket) (e kvtransferv1.Encod
 	return e, sliceBytes
 }
 
-// shipment is a chunk prepared for the codec. It is reused once its pages have been read.
-type shipment struct {
+// chunkInFlight is a chunk prepared for the codec. It is reused once its pages have been read.
+type chunkInFlight struct {
 	wire.Outbound
 	conn  *connection
 	chunk *sender.WriteChunk
@@ -48,11 +48,11 @@ type shipment struct {
 // ship prepares a chunk for the codec. If its slices cannot be lent, it tells the core and
 // returns nil. Requires c.loop.
 func (c *connection) ship(w *sender.WriteChunk) *wire.Outbound {
-	var s *shipment
+	var s *chunkInFlight
 	if last := len(c.idle) - 1; last >= 0 {
 		s, c.idle = c.idle[last], c.idle[:last]
 	} else {
-		s = &shipment{conn: c}
+		s = &chunkInFlight{conn: c}
 		s.Pages, s.Released = c.sender.pages, s.encoded
 	}
 	s.chunk, s.holds = w, 1
@@ -72,8 +72,8 @@ func (c *connection) ship(w *sender.WriteChunk) *wire.Outbound {
 	return &s.Outbound
 }
 
-// lend lends the slices of a shipment. Requires c.loop.
-func (c *connection) lend(s *shipment) error {
+// lend lends the slices of a chunkInFlight. Requires c.loop.
+func (c *connection) lend(s *chunkInFlight) error {
 	loan, err := c.sender.lending.Lend(int(s.Chunk.Layer), s.Blocks, s.returned)
 	if err != nil {
 		return fmt.Errorf("lend: %w", err)
@@ -103,15 +103,15 @@ func (c *connection) awaitLoans() {
 	}
 }
 
-// encoded is called when the codec is done with the shipment.
-func (s *shipment) encoded(err error) {
+// encoded is called when the codec is done with the chunkInFlight.
+func (s *chunkInFlight) encoded(err error) {
 	s.conn.loop.Lock()
 	defer s.conn.loop.Unlock()
 	s.drop(err)
 }
 
 // returned is called when the loan was taken or recalled.
-func (s *shipment) returned() {
+func (s *chunkInFlight) returned() {
 	c := s.conn
 	c.loop.Lock()
 	defer c.loop.Unlock()
@@ -124,7 +124,7 @@ func (s *shipment) returned() {
 
 // drop releases one hold. After the last it tells the core that the chunk's pages are no
 // longer read. Requires c.loop.
-func (s *shipment) drop(err error) {
+func (s *chunkInFlight) drop(err error) {
 	if s.holds--; s.holds > 0 {
 		return
 	}

@@ -53,7 +53,7 @@ func newSharing(cfg ReceiverConfig, pages engine.Pages, native bool) *sharing {
 func (s *sharing) can() bool { return s != nil && s.unavailable == "" }
 
 // offer says in a hello how its session can map the pages. Requires r.loop.
-func (r *Receiver) offer(in *inbound, hello *kvtransferv1.ReceiverHello) {
+func (r *Receiver) offer(in *inboundStream, hello *kvtransferv1.ReceiverHello) {
 	switch s := r.sharing; {
 	case s == nil || in.key == 0:
 	case s.unavailable != "":
@@ -148,12 +148,12 @@ func (r *Receiver) ServePages(ctx context.Context, listener *net.UnixListener) e
 			continue
 		}
 		pause = 0
-		if !r.ask(conn) {
+		if !r.admitConn(conn) {
 			_ = conn.Close() // the sender goes on without the pages
 			continue
 		}
 		go func() {
-			defer r.asked(conn)
+			defer r.connDone(conn)
 			if err := r.share(conn); err != nil {
 				r.cfg.Logger.Warn("kv pages are not shared", slog.Any("error", err))
 			}
@@ -161,8 +161,8 @@ func (r *Receiver) ServePages(ctx context.Context, listener *net.UnixListener) e
 	}
 }
 
-// ask counts a connection of ServePages, if it may serve one more.
-func (r *Receiver) ask(conn *net.UnixConn) bool {
+// admitConn counts a connection of ServePages, if it may serve one more.
+func (r *Receiver) admitConn(conn *net.UnixConn) bool {
 	r.loop.Lock()
 	defer r.loop.Unlock()
 	if !r.sharing.can() || r.grace != nil || len(r.sharing.conns) >= 2*r.cfg.MaxStreams {
@@ -173,8 +173,8 @@ func (r *Receiver) ask(conn *net.UnixConn) bool {
 	return true
 }
 
-// asked closes a connection that was served.
-func (r *Receiver) asked(conn *net.UnixConn) {
+// connDone closes a connection that was served.
+func (r *Receiver) connDone(conn *net.UnixConn) {
 	_ = conn.Close() // everything was said
 	r.loop.Lock()
 	delete(r.sharing.conns, conn)

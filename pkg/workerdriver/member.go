@@ -132,10 +132,9 @@ func (m *Member) Driver() *Driver { return m.driver }
 
 // Run computes and reports until ctx ends, and removes the worker's record once
 // it has left and is idle. It returns when all of that has stopped. When the engine's
-// device is lost, the sequences there are fail, which lets routers go on with them
-// elsewhere, nothing new is taken, and Run returns engine.ErrDeviceLost. When what the
-// engine computes is not finite again and again, they may go on for as long as leaving
-// may take, and Run returns
+// device is lost, its sequences fail, so that routers continue them elsewhere, nothing new
+// is taken, and Run returns engine.ErrDeviceLost. When what the engine computes is not
+// finite again and again, they may go on for as long as leaving may take, and Run returns
 // worker.ErrNotFinite.
 func (m *Member) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)

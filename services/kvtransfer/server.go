@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
 	"time"
 
@@ -26,12 +25,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
-)
-
-// What one prefix may carry: far more than any model's context.
-const (
-	maxPrefixTokens = 1 << 22
-	maxSaltBytes    = 1024
 )
 
 // errCut is why what is left of a drain ends.
@@ -61,34 +54,6 @@ func (v *server) Fetch(ctx context.Context, request *kvtransferv1.FetchRequest) 
 		return nil, err
 	}
 	return &kvtransferv1.FetchResponse{Bytes: bytes}, nil
-}
-
-// parsePrefix takes a prefix from the network. Its errors are gRPC statuses.
-func parsePrefix(m *kvtransferv1.Prefix) ([]int32, error) {
-	ids := m.GetTokenIds()
-	switch {
-	case len(ids) == 0:
-		return nil, rpc.InvalidArgument("prefix.token_ids", "is empty")
-	case len(ids) > maxPrefixTokens:
-		return nil, rpc.InvalidArgument("prefix.token_ids", fmt.Sprintf("has %d tokens: at most %d", len(ids), maxPrefixTokens))
-	case len(m.GetSalt()) > maxSaltBytes:
-		return nil, rpc.InvalidArgument("prefix.salt", fmt.Sprintf("has %d bytes: at most %d", len(m.GetSalt()), maxSaltBytes))
-	}
-	tokens := make([]int32, len(ids))
-	for i, id := range ids {
-		if id > math.MaxInt32 {
-			return nil, rpc.InvalidArgument("prefix.token_ids", fmt.Sprintf("token %d at index %d is out of range", id, i))
-		}
-		tokens[i] = int32(id)
-	}
-	return tokens, nil
-}
-
-func checkWhole(tokens, blockTokens int) error {
-	if tokens%blockTokens != 0 {
-		return rpc.InvalidArgument("prefix.token_ids", fmt.Sprintf("%d tokens do not fill blocks of %d", tokens, blockTokens))
-	}
-	return nil
 }
 
 func (s *Service) offer(ctx context.Context, request *kvtransferv1.OfferRequest) (*kvtransferv1.Ticket, error) {
@@ -253,24 +218,6 @@ func (s *Service) fetch(ctx context.Context, request *kvtransferv1.FetchRequest)
 	}
 	defer s.update(c, func() { c.store.Done(fetch.ID); delete(s.fetches, fetch.ID) })
 	return s.send(ctx, c, fetch, request.GetTicket())
-}
-
-// checkTicket finds what is wrong with a ticket whatever is held. Its errors are
-// gRPC statuses.
-func checkTicket(ticket *kvtransferv1.Ticket, prefix *kvtransferv1.Prefix) error {
-	switch {
-	case ticket == nil:
-		return rpc.InvalidArgument("ticket", "is missing: reserve blocks first")
-	case len(ticket.GetAddresses()) == 0:
-		return rpc.InvalidArgument("ticket.addresses", "is empty: give the receiver's addresses")
-	case ticket.GetLayoutDigest() != prefix.GetLayoutDigest():
-		return rpc.InvalidArgument("ticket.layout_digest", fmt.Sprintf("is %#x, but the prefix's is %#x", ticket.GetLayoutDigest(), prefix.GetLayoutDigest()))
-	case int64(ticket.GetBlocks()) > int64(len(prefix.GetTokenIds())): // a block has one token at least
-		return rpc.InvalidArgument("ticket.blocks", fmt.Sprintf("is %d, but the prefix has %d tokens: reserve for the same prefix", ticket.GetBlocks(), len(prefix.GetTokenIds())))
-	case ticket.GetHeldBlocks() > ticket.GetBlocks():
-		return rpc.InvalidArgument("ticket.held_blocks", fmt.Sprintf("%d of %d blocks cannot be held", ticket.GetHeldBlocks(), ticket.GetBlocks()))
-	}
-	return nil
 }
 
 // read takes the blocks that a fetch asks for. cut ends the fetch from outside.

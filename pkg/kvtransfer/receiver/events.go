@@ -130,8 +130,8 @@ type (
 		Why    string
 	}
 	// Write asks the driver to verify the received chunk and copy its payload into pages,
-	// unless the sender wrote it there, and to answer with Written. Until then the blocks are not free. Write and its Blocks
-	// are valid until the next message of the stream.
+	// unless the sender wrote it there, and to answer with Written. Until then the blocks are
+	// not free. Write and its Blocks are valid until the next message of the stream.
 	Write struct {
 		Stream StreamID
 		ID     uint64

@@ -92,9 +92,8 @@ type (
 	// WriteChunk asks the driver to read pages, to answer with PagesRead, and to put the
 	// chunk with their bytes on a stripe. It is valid until PagesRead. With ENCODING_SHARED
 	// the bytes go into the receiver's pages, before the chunk is put on the stripe. With
-	// ENCODING_LENT
-	// the chunk is sent first, and its pages are read until the receiver has copied them,
-	// or until Recall.
+	// ENCODING_LENT the chunk is sent first, and its pages are read until the receiver has
+	// copied them, or until Recall.
 	WriteChunk struct {
 		ID     uint64
 		Stripe int

@@ -75,8 +75,9 @@ func (c *Config) Validate() error {
 // Lends reports whether workers that share memory may lend KV.
 func (c *Config) Lends() bool { return c.Transport == TransportAuto }
 
-// Shares reports whether decode workers share their pages with prefill workers of the same host. Only who asks for it has that: a prefill worker can then read and write all
-// pages (docs/decisions/0067-shared-memory.md).
+// Shares reports whether decode workers share their pages with prefill workers of the same host.
+// Only who asks for it has that: a prefill worker can then read and write all pages
+// (docs/decisions/0067-shared-memory.md).
 func (c *Config) Shares() bool { return c.Transport == TransportShm }
 
 // socketsOnly reports that nothing comes over TCP.

@@ -34,7 +34,7 @@ type Receiver struct {
 
 	// Guarded by loop.
 	owners     map[uint64]*Reservation
-	streams    map[receiver.StreamID]*inbound
+	streams    map[receiver.StreamID]*inboundStream
 	lastStream receiver.StreamID
 	grace      <-chan struct{}       // set with the shutdown: ends the senders' time to acknowledge
 	idle       func()                // set with grace: called when nothing is left to wait for
@@ -75,7 +75,7 @@ func NewReceiver(cfg ReceiverConfig, pages engine.Pages) (*Receiver, error) {
 		encodedBytes: encodedBytes,
 		sharing:      newSharing(cfg, pages, coding == nil),
 		owners:       map[uint64]*Reservation{},
-		streams:      map[receiver.StreamID]*inbound{},
+		streams:      map[receiver.StreamID]*inboundStream{},
 	}
 	r.loop = coreloop.New(receiver.New(receiver.Config{
 		WorkerID:        cfg.WorkerID,

@@ -24,9 +24,9 @@ type server struct {
 	receiver *Receiver
 }
 
-// inbound is one stream of a Receiver. Its own lock guards the outbox; it is taken under
+// inboundStream is one stream of a Receiver. Its own lock guards the outbox; it is taken under
 // Receiver.loop, and no lock is taken under it.
-type inbound struct {
+type inboundStream struct {
 	id   receiver.StreamID
 	key  uint64 // by which the sender can ask for the pages
 	max  int
@@ -92,14 +92,14 @@ func (r *Receiver) Serve(stream grpc.BidiStreamingServer[kvtransferv1.SenderMess
 }
 
 // attach registers a stream and its two goroutines.
-func (r *Receiver) attach() (*inbound, error) {
+func (r *Receiver) attach() (*inboundStream, error) {
 	r.loop.Lock()
 	defer r.loop.Unlock()
 	if r.grace != nil {
 		return nil, status.Error(codes.Unavailable, "the receiver shuts down")
 	}
 	r.lastStream++
-	in := &inbound{
+	in := &inboundStream{
 		id:   r.lastStream,
 		key:  draw(),
 		max:  1024 + 4*r.cfg.MaxReservations,
@@ -115,7 +115,7 @@ func (r *Receiver) attach() (*inbound, error) {
 // read receives the stream's messages and copies their payloads, one after another. After
 // it returns, nothing of the stream is written. It ends the stream of a sender that may not
 // call itself what it does.
-func (r *Receiver) read(in *inbound, stream senderStream, mayBe func(*kvtransferv1.SenderHello) bool) {
+func (r *Receiver) read(in *inboundStream, stream senderStream, mayBe func(*kvtransferv1.SenderHello) bool) {
 	var m wire.Incoming
 	defer m.Free()
 	for {
@@ -149,7 +149,7 @@ func (r *Receiver) read(in *inbound, stream senderStream, mayBe func(*kvtransfer
 }
 
 // unreadable ends a stream after a read error.
-func (r *Receiver) unreadable(in *inbound, err error) {
+func (r *Receiver) unreadable(in *inboundStream, err error) {
 	if errors.Is(err, io.EOF) {
 		return
 	}
@@ -192,7 +192,7 @@ func (r *Receiver) write(w *receiver.Write, m *wire.Inbound) (receiver.Outcome, 
 	}
 }
 
-func (in *inbound) push(m *kvtransferv1.ReceiverMessage) {
+func (in *inboundStream) push(m *kvtransferv1.ReceiverMessage) {
 	in.mu.Lock()
 	in.outbox = append(in.outbox, m)
 	in.mu.Unlock()
@@ -200,7 +200,7 @@ func (in *inbound) push(m *kvtransferv1.ReceiverMessage) {
 }
 
 // grant adds to the next Grant, which is sent before other messages.
-func (in *inbound) grant(bytes int) {
+func (in *inboundStream) grant(bytes int) {
 	in.mu.Lock()
 	in.credit += bytes
 	in.mu.Unlock()
@@ -209,7 +209,7 @@ func (in *inbound) grant(bytes int) {
 
 // overflows reports whether the sender reads too slowly to keep the stream, and if so ends
 // it.
-func (in *inbound) overflows() bool {
+func (in *inboundStream) overflows() bool {
 	in.mu.Lock()
 	over := len(in.outbox) > in.max
 	if over && in.status == nil {
@@ -220,7 +220,7 @@ func (in *inbound) overflows() bool {
 }
 
 // write sends the outbox until the stream ends, and then what is left of it.
-func (in *inbound) write(stream senderStream, finished <-chan struct{}) {
+func (in *inboundStream) write(stream senderStream, finished <-chan struct{}) {
 	grant := new(kvtransferv1.Grant)
 	granting := &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Grant{Grant: grant}}
 	for stopping := false; ; {
@@ -256,7 +256,7 @@ func (in *inbound) write(stream senderStream, finished <-chan struct{}) {
 }
 
 // shut makes the stream's handler return. Requires r.loop.
-func (r *Receiver) shut(in *inbound, cause receiver.Cause, detail string) {
+func (r *Receiver) shut(in *inboundStream, cause receiver.Cause, detail string) {
 	if cause == receiver.Closing {
 		in.flush = r.grace
 	}
