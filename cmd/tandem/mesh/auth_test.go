@@ -226,7 +226,7 @@ func TestNobodyInWithoutAKey(t *testing.T) {
 		if text := log.String(); strings.Contains(text, key) || strings.Contains(text, m.up.FirstKey) || strings.Contains(text, "Once upon") {
 			m.Error("the log has a key or a prompt")
 		}
-		for _, want := range []string{`msg="control call" method=RevokeKey caller=`, `method=SetPolicy caller=nobody`, `method=Drain caller=` + id} {
+		for _, want := range []string{`msg="control call" router=router-1 method=RevokeKey caller=`, `method=SetPolicy caller=nobody`, `method=Drain caller=` + id} {
 			if !strings.Contains(log.String(), want) {
 				m.Errorf("the log lacks %q", want)
 			}

@@ -76,7 +76,7 @@ func TestCertificatesAndKeys(t *testing.T) {
 			}
 		}
 		for _, caller := range []string{"nobody", "operator/operator", "decode/decode-1"} {
-			if !strings.Contains(log.String(), `msg="control call" method=ListWorkers caller=`+caller) {
+			if !strings.Contains(log.String(), `msg="control call" router=router-1 method=ListWorkers caller=`+caller) {
 				m.Errorf("the log lacks a call by %s", caller)
 			}
 		}
