@@ -6,8 +6,12 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/tandem-serving/tandem/pkg/parallel"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // Each piece of work is done once, and heard of once, by any number of workers.
 func TestAllIsDone(t *testing.T) {
@@ -36,29 +40,26 @@ func TestAllIsDone(t *testing.T) {
 // An error ends the work, and so does the end of the context.
 func TestItEndsEarly(t *testing.T) {
 	wrong := errors.New("wrong")
-	ctx, cancel := context.WithCancel(t.Context())
 	for name, c := range map[string]struct {
 		want error
-		work func() error
+		work func(end context.CancelFunc) error
 	}{
-		"an error":    {wrong, func() error { return wrong }},
-		"the context": {context.Canceled, func() error { cancel(); return nil }},
+		"an error":    {wrong, func(context.CancelFunc) error { return wrong }},
+		"the context": {context.Canceled, func(end context.CancelFunc) error { end(); return nil }},
 	} {
-		use := t.Context()
-		if c.want != wrong {
-			use = ctx
-		}
 		for _, workers := range []int{1, 4} {
+			ctx, end := context.WithCancel(t.Context())
 			var begun atomic.Int64
 			heard := int64(0)
-			err := parallel.Do(use, workers, 1000, func(i int64) error {
+			err := parallel.Do(ctx, workers, 1000, func(i int64) error {
 				begun.Add(1)
 				if i >= 10 {
-					return c.work()
+					return c.work(end)
 				}
 				return nil
 			}, func(int64) { heard++ })
-			if !errors.Is(err, c.want) || heard > begun.Load() || begun.Load() == 1000 {
+			end()
+			if !errors.Is(err, c.want) || heard > begun.Load() || begun.Load() <= 10 || begun.Load() == 1000 {
 				t.Errorf("%s, %d workers: %v, %d begun, %d heard of", name, workers, err, begun.Load(), heard)
 			}
 		}

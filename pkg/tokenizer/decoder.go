@@ -143,7 +143,7 @@ func onlyType(path string, data json.RawMessage) error {
 	var c struct {
 		Type string `json:"type"`
 	}
-	if err := decodeStrict(data, &c); err != nil {
+	if err := decodeComponent(data, &c); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
@@ -165,7 +165,7 @@ func (d *decoder) replace(path string, data json.RawMessage, fused bool) error {
 		Pattern pattern `json:"pattern"`
 		Content string  `json:"content"`
 	}
-	if err := decodeStrict(data, &r); err != nil {
+	if err := decodeComponent(data, &r); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if r.Pattern.String == nil || r.Pattern.Regex != nil || *r.Pattern.String == "" {
@@ -190,7 +190,7 @@ func (d *decoder) strip(path string, data json.RawMessage, fused bool) error {
 		Start   int    `json:"start"`
 		Stop    int    `json:"stop"`
 	}
-	if err := decodeStrict(data, &s); err != nil {
+	if err := decodeComponent(data, &s); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if utf8.RuneCountInString(s.Content) != 1 || s.Start < 0 || s.Stop < 0 || s.Start > maxStrip || s.Stop > maxStrip {

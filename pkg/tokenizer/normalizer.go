@@ -107,7 +107,7 @@ func (n *normalizer) strip(path string, data json.RawMessage) error {
 		Left  bool   `json:"strip_left"`
 		Right bool   `json:"strip_right"`
 	}
-	if err := decodeStrict(data, &c); err != nil {
+	if err := decodeComponent(data, &c); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if c.Left {
@@ -130,7 +130,7 @@ func (n *normalizer) prepend(path string, data json.RawMessage) error {
 		Type    string `json:"type"`
 		Prepend string `json:"prepend"`
 	}
-	if err := decodeStrict(data, &c); err != nil {
+	if err := decodeComponent(data, &c); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if len(c.Prepend) > maxPrepend {
@@ -151,7 +151,7 @@ func (n *normalizer) replace(path string, data json.RawMessage) error {
 		Pattern pattern `json:"pattern"`
 		Content string  `json:"content"`
 	}
-	if err := decodeStrict(data, &c); err != nil {
+	if err := decodeComponent(data, &c); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	replace, err := c.Pattern.replacer(c.Content)

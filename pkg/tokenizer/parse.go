@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strconv"
 	"unicode/utf16"
@@ -146,6 +147,25 @@ func (t *Tokenizer) parseAddedTokens(data json.RawMessage) error {
 	return nil
 }
 
+// decodeComponent is decodeStrict for a component, a pointer to a struct. Keys that differ from those of its
+// fields in case are others.
+func decodeComponent(data []byte, into any) error {
+	if err := decodeStrict(data, into); err != nil {
+		return err
+	}
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(data, &keys); err != nil {
+		return jsonError(err, len(data))
+	}
+	for _, f := range reflect.VisibleFields(reflect.TypeOf(into).Elem()) {
+		delete(keys, f.Tag.Get("json"))
+	}
+	for key := range keys {
+		return fmt.Errorf("unknown field %q", key)
+	}
+	return nil
+}
+
 // decodeStrict decodes one JSON value and refuses keys that into has no field for:
 // a key that is not understood may change what the file means.
 func decodeStrict(data []byte, into any) error {
@@ -168,7 +188,7 @@ func sequence(path, list string, data []byte, depth int, into any, parts *[]json
 	if depth == maxDepth {
 		return fmt.Errorf("%s: Sequences are nested more than %d deep", path, maxDepth)
 	}
-	if err := decodeStrict(data, into); err != nil {
+	if err := decodeComponent(data, into); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	for i, part := range *parts {
@@ -189,7 +209,7 @@ type byteLevelFields struct {
 
 func parseByteLevel(path string, data json.RawMessage) (b byteLevelFields, err error) {
 	b.UseRegex = true
-	if err := decodeStrict(data, &b); err != nil {
+	if err := decodeComponent(data, &b); err != nil {
 		return b, fmt.Errorf("%s: %w", path, err)
 	}
 	return b, nil

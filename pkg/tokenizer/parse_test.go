@@ -98,6 +98,7 @@ func TestRefusals(t *testing.T) {
 		{"normalizer", set("normalizer", part{"type": "Precompiled", "precompiled_charsmap": "AA=="}), []string{"normalizer: Precompiled is not supported"}},
 		{"normalizer inside", set("normalizer", part{"type": "Sequence", "normalizers": []part{{"type": "NFC"}, {"type": "Nmt"}}}), []string{"normalizer.normalizers[1]: Nmt"}},
 		{"normalizer with a strange field", set("normalizer", part{"type": "NFC", "prepend": "x"}), []string{"normalizer", `unknown field "prepend"`}},
+		{"normalizer with a field in another case", set("normalizer", part{"type": "Prepend", "Prepend": "x"}), []string{"normalizer", `unknown field "Prepend"`}},
 		{"replaced pattern", set("normalizer", part{"type": "Replace", "pattern": part{"Regex": "x+"}, "content": " "}), []string{"normalizer: unknown pattern", "x+"}},
 		{"Strip before Metaspace first", metaspaceFirst(part{"type": "Sequence", "normalizers": []part{{"type": "NFC"}, {"type": "Strip", "strip_left": true, "strip_right": true}}}),
 			[]string{"normalizer.normalizers[1]: Strip of the left", "Metaspace", "first"}},

@@ -50,7 +50,7 @@ func (p *preTokenizerParser) component(path string, data json.RawMessage, depth 
 			Type       string `json:"type"`
 			Individual bool   `json:"individual_digits"`
 		}
-		if err := decodeStrict(data, &d); err != nil {
+		if err := decodeComponent(data, &d); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 		s := stage{find: p.classes.findNumber, behavior: contiguous}
@@ -87,7 +87,7 @@ func (p *preTokenizerParser) split(path string, data json.RawMessage) error {
 		Behavior string  `json:"behavior"`
 		Invert   bool    `json:"invert"`
 	}
-	if err := decodeStrict(data, &s); err != nil {
+	if err := decodeComponent(data, &s); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	behavior, ok := behaviors[s.Behavior]
@@ -129,7 +129,7 @@ type metaspaceFields struct {
 }
 
 func parseMetaspace(path string, data json.RawMessage) (m metaspaceFields, scheme prefixing, err error) {
-	if err := decodeStrict(data, &m); err != nil {
+	if err := decodeComponent(data, &m); err != nil {
 		return m, never, fmt.Errorf("%s: %w", path, err)
 	}
 	if utf8.RuneCountInString(m.Replacement) != 1 || m.Replacement == " " {

@@ -59,7 +59,7 @@ func (t *Tokenizer) templateProcessing(path string, data json.RawMessage) error 
 		TrimOffsets    json.RawMessage `json:"trim_offsets"`
 		UseRegex       json.RawMessage `json:"use_regex"`
 	}
-	if err := decodeStrict(data, &p); err != nil {
+	if err := decodeComponent(data, &p); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	var before, after []int32

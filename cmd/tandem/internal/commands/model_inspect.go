@@ -54,7 +54,7 @@ type inspectJSON struct {
 	Sampling samplingJSON `json:"sampling"`
 	// ChatTemplate says whether conversations can be rendered.
 	ChatTemplate chatTemplateJSON `json:"chat_template"`
-	// PackedWeightBytes is about what the weights take in the CPU engine's memory,
+	// PackedWeightBytes is what the weights take in the CPU engine's memory,
 	// PackedInt8Bytes with --cpu-weights int8, PackedInt4Bytes with int4.
 	PackedWeightBytes int64 `json:"packed_weight_bytes"`
 	PackedInt8Bytes   int64 `json:"packed_int8_bytes"`

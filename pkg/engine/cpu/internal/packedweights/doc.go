@@ -2,7 +2,7 @@
 // once and not at every start: whole, checked byte for byte, and named by what they
 // are.
 //
-// Only engine/cpu imports it; it imports none of ours. It owns no memory: weights are
+// Only engine/cpu imports it; of ours it imports parallel. It owns no memory: weights are
 // read straight into their caller's and written from there. Read and Write start
 // goroutines and wait for them before they return. Any number of processes may use
 // one folder at a time: files appear whole, by a rename, and are never changed.

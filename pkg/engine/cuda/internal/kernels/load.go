@@ -90,7 +90,7 @@ func nameOf(format string, args []any) string { return "tdm_" + fmt.Sprintf(form
 
 // loadFiles loads files, as many at once as there are processors. All of them, or none.
 func loadFiles(device *driver.Device, files []string) ([]*driver.Module, error) {
-	modules := make([]*driver.Module, len(files))
+	modules, errs := make([]*driver.Module, len(files)), make([]error, len(files))
 	var loading errgroup.Group
 	loading.SetLimit(runtime.GOMAXPROCS(0))
 	for i, file := range files {
@@ -100,12 +100,12 @@ func loadFiles(device *driver.Device, files []string) ([]*driver.Module, error) 
 				modules[i], err = device.Load(ptx)
 			}
 			if err != nil {
-				return fmt.Errorf("kernels %s: %w", path.Base(file), err)
+				errs[i] = fmt.Errorf("kernels %s: %w", path.Base(file), err)
 			}
 			return nil
 		})
 	}
-	if err := loading.Wait(); err != nil {
+	if err := errors.Join(append(errs, loading.Wait())...); err != nil {
 		return nil, errors.Join(err, unload(modules))
 	}
 	return modules, nil

@@ -250,8 +250,8 @@ typedef struct tdm_wish {
 } tdm_wish;
 
 // A token for each row of logits, by steps 2 to 5 and 7 of the definition in pkg/sampler
-// (step 6, typical_p, is the host's): the first of the likeliest where the largest logit is
-// not finite or the wish is for that; 0 where all are NaN. Grid: rows. Block: 1024.
+// (step 6, typical_p, is the host's): the first of the likeliest where the wish is for that;
+// -1 where a logit is NaN or the largest is infinite. Grid: rows. Block: 1024.
 typedef struct tdm_draw_args {
   const int32_t *count;
   const tdm_wish *wishes;   // [rows]
