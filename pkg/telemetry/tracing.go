@@ -182,6 +182,17 @@ func (t *Tracing) add(o *outlet) {
 	t.queues = append(t.queues, sdktrace.NewBatchSpanProcessor(o))
 }
 
+// readable is a resource without the bytes that are no UTF-8: no exporter would send a span of it.
+func readable(r *resource.Resource) *resource.Resource {
+	attributes := r.Attributes()
+	for i, a := range attributes {
+		if a.Value.Type() == attribute.STRING {
+			attributes[i].Value = attribute.StringValue(strings.ToValidUTF8(a.Value.AsString(), "\uFFFD"))
+		}
+	}
+	return resource.NewWithAttributes(r.SchemaURL(), attributes...)
+}
+
 // Tracer is the tracer of one part: service is like "tandem-router", instance
 // the worker's id. Nil from a nil *Tracing.
 //
@@ -206,7 +217,7 @@ func (t *Tracing) Tracer(service, instance string) trace.Tracer {
 		merged = own
 	}
 	options := []sdktrace.TracerProviderOption{
-		sdktrace.WithResource(merged),
+		sdktrace.WithResource(readable(merged)),
 		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.AlwaysSample())),
 		sdktrace.WithSpanProcessor(counter{t.made.WithLabelValues(service)}),
 	}

@@ -259,6 +259,7 @@ func lines(t *testing.T, name string) (out []line, bytes int) {
 
 func TestTraceFile(t *testing.T) {
 	defer goleak.VerifyNone(t)
+	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "team=%E9")
 	name := filepath.Join(t.TempDir(), "traces.jsonl")
 	tracing, err := telemetry.NewTracing(telemetry.TracingConfig{File: name, FileBytes: 1 << 20}, quiet, nil)
 	if err != nil {
@@ -292,8 +293,10 @@ func TestTraceFile(t *testing.T) {
 	if s := spans[1]; s.Kind != 2 || s.ParentSpanID != "" || s.Status.Code != 0 {
 		t.Errorf("root: %+v", s)
 	}
-	if !strings.Contains(fmt.Sprint(got[0].ResourceSpans[0].Resource.Attributes), "{service.name map[stringValue:tandem-router]}") {
-		t.Errorf("resource: %v", got[0].ResourceSpans[0].Resource.Attributes)
+	for _, want := range []string{"{service.name map[stringValue:tandem-router]}", "{team map[stringValue:\uFFFD]}"} {
+		if !strings.Contains(fmt.Sprint(got[0].ResourceSpans[0].Resource.Attributes), want) {
+			t.Errorf("resource without %s: %v", want, got[0].ResourceSpans[0].Resource.Attributes)
+		}
 	}
 }
 

@@ -77,11 +77,14 @@ func ShuttingDown() error {
 
 // Shorten keeps what a client sent from filling messages and logs.
 func Shorten(text string) string {
-	const most = 64
-	if len(text) <= most {
-		return text
+	const most = 64 // characters
+	n := 0
+	for i := range text {
+		if n++; n > most {
+			return strings.ToValidUTF8(text[:i], "") + "…"
+		}
 	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
+	return text
 }
 
 // SeveralRequests is the answer to who asks for a request by what several ids begin with.

@@ -50,7 +50,7 @@ func (c *parsedRequest) readTools(f *fields, conversation *inferencev1.Conversat
 	use := new(toolUse)
 	var texts []string
 	add := func(tool *fields, name, text string) {
-		f.count(strings.TrimSuffix(tool.at, "."), tool.source)
+		f.count(strings.TrimSuffix(tool.at, "."), []byte(text))
 		use.names, texts = append(use.names, name), append(texts, text)
 	}
 	if c.response != nil {
@@ -60,13 +60,17 @@ func (c *parsedRequest) readTools(f *fields, conversation *inferencev1.Conversat
 			c.response.tools = append(c.response.tools, tool.source)
 		}
 	} else {
-		if !f.isNone("tool_choice") {
+		if f.isNone("tool_choice") {
+			f.list("tools")
+		} else {
 			for _, tool := range f.objects("tools") {
 				add(tool, c.functionIn(tool).function().Name, string(tool.source))
 			}
 		}
 		tools := len(texts)
-		if !f.isNone("function_call") {
+		if f.isNone("function_call") {
+			f.list("functions")
+		} else {
 			for _, function := range f.objects("functions") {
 				use.old = true
 				add(function, function.function().Name, fmt.Sprintf(`{"type":"function","function":%s}`, function.source))

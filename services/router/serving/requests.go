@@ -166,8 +166,11 @@ func (s *Requests) begin(ctx context.Context, c *Caller, q *inferencev1.Generate
 }
 
 // Fits reports whether a request would fit into the model's context, as far as its other fields let
-// that be known. No metrics count it.
+// that be known. No metrics count it. A router that stops, which refuses each, makes no tokens to find that out.
 func (s *Requests) Fits(ctx context.Context, q *inferencev1.GenerateRequest) bool {
+	if s.stops() {
+		return true
+	}
 	_, err := s.deps.Models.Plan(ctx, time.Now(), q)
 	return rpc.Reason(err) != api.ReasonContextLengthExceeded
 }
@@ -187,13 +190,17 @@ func (s *Requests) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (p 
 	return p, s.freeID(ownerOf(ctx), rpc.RequestID(ctx)), nil
 }
 
+// stops reports whether no new requests are taken.
+func (s *Requests) stops() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stopping
+}
+
 // plan makes a plan of a request. It first checks whether new ones are taken, and the limits of the
 // tenant, since compiling forms and tokenizing take long.
 func (s *Requests) plan(ctx context.Context, arrived time.Time, q *inferencev1.GenerateRequest, rendered []uint32) (*preprocess.Plan, error) {
-	s.mu.Lock()
-	stopping := s.stopping
-	s.mu.Unlock()
-	if stopping {
+	if s.stops() {
 		return nil, clienterr.ShuttingDown()
 	}
 	if err := s.Over(ctx, quota.Need{}, ""); err != nil {
