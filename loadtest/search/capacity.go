@@ -8,22 +8,22 @@ import (
 const (
 	// Share is the share of requests that meet the SLO at a server's capacity and below.
 	Share = 0.9
-	// capacityTolerance is how far, relatively, a capacity may be below the lowest rate that
-	// is above it.
-	capacityTolerance = 0.01
+	// Fine is the usual tolerance of a capacity.
+	Fine = 0.01
 	// capacitySteps bounds a search for a capacity.
 	capacitySteps = 40
 )
 
 // NewCapacity searches for a server's capacity: the highest rate at which Share of the
 // requests meet the SLO, whether the others were late, refused or not sent. It begins at
-// start and multiplies or divides by factor until it has a rate on both sides.
+// start and multiplies or divides by factor until it has a rate on both sides. The lowest
+// rate above its capacity that it has tried is higher by at most tolerance, relatively.
 //
 // Each rate is tried once, so all must have the same random numbers of arrivals and
-// lengths: their share then hardly rises with the rate. The result is within 1%.
-func NewCapacity(start, factor float64) *Search {
+// lengths: their share then hardly rises with the rate.
+func NewCapacity(start, factor, tolerance float64) *Search {
 	b := defaults(start)
-	b.Factor, b.Tolerance, b.MaxSteps, b.Repeats = factor, capacityTolerance, capacitySteps, 0
+	b.Factor, b.Tolerance, b.MaxSteps, b.Repeats = factor, tolerance, capacitySteps, 0
 	s := newFindMax(b)
 	s.judge = attained
 	return s

@@ -10,12 +10,13 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/search"
 )
 
-// A capacity is found within 1%, whatever share is refused below it and what the verdicts say.
+// A capacity is found within the tolerance, whatever share is refused below it and what the verdicts say.
 func TestCapacity(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		start, factor := rapid.Float64Range(0.01, 100).Draw(t, "start"), rapid.Float64Range(1.05, 4).Draw(t, "factor")
 		capacity := start * math.Pow(factor, rapid.Float64Range(-4.9, 4.9).Draw(t, "times"))
-		s := search.NewCapacity(start, factor)
+		tolerance := rapid.SampledFrom([]float64{search.Fine, 0.03}).Draw(t, "tolerance")
+		s := search.NewCapacity(start, factor, tolerance)
 		drive(t, s, func(rate float64) *measure.Summary {
 			f := &measure.Summary{Requests: 100, SLOAttainment: 0.9, Verdict: measure.Overloaded}
 			if rate > capacity {
@@ -23,7 +24,7 @@ func TestCapacity(t *testing.T) {
 			}
 			return f
 		})
-		if got := s.Result().MaxRate; got == nil || *got > capacity || *got*1.0101 < capacity {
+		if got := s.Result().MaxRate; got == nil || *got > capacity || *got*(1+tolerance)*1.0001 < capacity {
 			t.Fatalf("found %v of %v", got, capacity)
 		}
 		for i, step := range s.Steps() {
@@ -36,7 +37,7 @@ func TestCapacity(t *testing.T) {
 
 // Where nothing can be told, the search ends.
 func TestCapacityWithoutRequests(t *testing.T) {
-	s := search.NewCapacity(10, 2)
+	s := search.NewCapacity(10, 2, search.Fine)
 	if asked := drive(t, s, func(float64) *measure.Summary { return &measure.Summary{} }); len(asked) != 1 || s.Result().MaxRate != nil {
 		t.Errorf("asked for %v", asked)
 	}
@@ -44,7 +45,7 @@ func TestCapacityWithoutRequests(t *testing.T) {
 
 // A server that meets no SLO at any rate has no capacity.
 func TestNoCapacity(t *testing.T) {
-	s := search.NewCapacity(10, 2)
+	s := search.NewCapacity(10, 2, search.Fine)
 	if asked := drive(t, s, func(float64) *measure.Summary { return &measure.Summary{Requests: 9} }); len(asked) > 40 || s.Result().MaxRate != nil {
 		t.Errorf("asked for %v", asked)
 	}

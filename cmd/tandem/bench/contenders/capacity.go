@@ -81,9 +81,9 @@ func (c *Capacities) round(ctx context.Context, all []*running, round int, start
 	searches := make([]*search.Search, len(all))
 	for i, r := range all {
 		r.session.Round(round)
-		searches[i] = search.NewCapacity(start, firstFactor)
+		searches[i] = search.NewCapacity(start, firstFactor, search.Fine)
 		if round > 0 && c.Rounds[round-1][i] > 0 {
-			searches[i] = search.NewCapacity(c.Rounds[round-1][i], nextFactor)
+			searches[i] = search.NewCapacity(c.Rounds[round-1][i], nextFactor, search.Fine)
 		}
 	}
 	for step, left := 0, true; left; step++ {

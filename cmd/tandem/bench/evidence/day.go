@@ -190,7 +190,7 @@ func (day) Run(ctx context.Context, o Options) (*Result, error) {
 	runs = append(runs[:scaled+i:scaled+i], append(fewer, runs[scaled+i:]...)...)
 	ratio := desired.hours / best.hours
 	r := &Result{
-		Intro: []string{fmt.Sprintf("[%s](scenarios/%s): OPT-13B on A100s, lengths like those of Azure's conversations, from 9.6 requests a second at night to 48 in the afternoon; a first token within 1 s, the others within 100 ms each. A day is simulated in %g minutes, and a worker's start and the time until a pool shrinks are as much shorter. Worker-hours are those of 24 hours.",
+		Intro: []string{fmt.Sprintf("[%s](scenarios/%s): OPT-13B on A100s, lengths like those of Azure's conversations, from 9.6 requests a second at night to 48 in the afternoon; a first token within 1 s, the others within 100 ms each. The 24 hours are compressed into %g minutes of virtual time; a worker's start and the delay before a pool shrinks are shortened in proportion. Worker-hours are those of 24 hours.",
 			dayFile, dayFile, dayLasts.Minutes()/times)},
 		Tables: []Table{dayTable(runs, best)},
 		Ratios: []Ratio{{Name: "worker-hours of the desired size over the best fixed size's, at least its goodput", Value: round3(ratio), Noise: 0.06}},

@@ -20,10 +20,9 @@ type Section interface {
 // Sections returns all sections, in the order of the page.
 func Sections() []Section {
 	return []Section{
-		distServe{},
-		splitwise{}, mooncake{},
 		placements{tight}, placements{loose},
 		policies{}, day{},
+		distServe{}, splitwise{}, mooncake{},
 		queues{}, scale{},
 	}
 }

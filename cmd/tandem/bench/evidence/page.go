@@ -27,17 +27,17 @@ When do separate prefill and decode workers meet more SLOs, and when not? ` + "`
 func (d *Document) WriteMarkdown(w io.Writer) error {
 	var out strings.Builder
 	out.WriteString(heading)
-	d.writeRatios(&out)
 	for _, r := range d.Results {
 		r.writeMarkdown(&out)
 	}
+	d.writeRatios(&out)
 	_, err := io.WriteString(w, out.String())
 	return err
 }
 
-// writeRatios is the table of headlines.
+// writeRatios is the table of all ratios.
 func (d *Document) writeRatios(out *strings.Builder) {
-	out.WriteString("\n## Headlines\n\nNoise is how far a figure may move before CI fails; it covers other seeds. \"Small\" is the version that CI runs, with fewer requests.\n\n")
+	out.WriteString("\n## Ratios that CI checks\n\nNoise is how far a figure may move before CI fails; it covers other seeds. \"Small\" is the version that CI runs, with fewer requests.\n\n")
 	out.WriteString("| section | ratio | measured | published | small, with its noise |\n|---|---|---|---|---|\n")
 	for _, r := range d.Results {
 		for _, ratio := range r.Ratios {
@@ -59,6 +59,9 @@ func (d *Document) writeRatios(out *strings.Builder) {
 func (r Ratio) text() string {
 	if r.Rounds != "" {
 		return fmt.Sprintf("%s (%s)", report.Digits(r.Value), r.Rounds)
+	}
+	if r.Value == 0 {
+		return "none"
 	}
 	return fmt.Sprintf("%s ± %s", report.Digits(r.Value), report.Digits(r.Noise))
 }

@@ -61,6 +61,14 @@ func (o Options) mapRounds() int {
 	return 2
 }
 
+// mapTolerance is how exactly the capacity of a point is found. Rounds differ by more than a quick run's.
+func (o Options) mapTolerance() float64 {
+	if o.Small || o.Long {
+		return search.Fine
+	}
+	return 0.03
+}
+
 // objective is bounds at p90.
 type objective struct {
 	name       string
@@ -160,7 +168,7 @@ func simulated(ctx context.Context, o Options, p point, prefill int, mode string
 		return 0, err
 	}
 	const least = 50 // times less than near is none
-	s := search.NewCapacity(near, factor)
+	s := search.NewCapacity(near, factor, o.mapTolerance())
 	for {
 		rate, more := s.Next()
 		if !more || rate < near/least {
