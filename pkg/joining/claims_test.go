@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -299,6 +300,29 @@ func TestContradicted(t *testing.T) {
 			}
 			if s := r.decode(tokenAt(1)); len(s.contradicted) > 0 {
 				t.Error("told twice")
+			}
+		})
+	}
+}
+
+// Only the transport, or another incarnation in its place, says that a worker is lost.
+func TestWhatSaysThatAWorkerIsLost(t *testing.T) {
+	d := routing.Ref{ID: "d", Epoch: 1}
+	for name, test := range map[string]struct {
+		err  error
+		want routing.Failure
+	}{
+		"its connection broke": {status.Error(codes.Unavailable, "connection lost"), routing.Failure{Worker: d, Gone: true, Lost: true}},
+		"another one is there": {rpc.Error(codes.FailedPrecondition, api.ReasonWrongEpoch, "epoch 2", 0), routing.Failure{Worker: d, Gone: true, Lost: true, Replaced: true}},
+		"its engine failed":    {rpc.Error(codes.Unavailable, api.ReasonEngineFailed, "the engine failed", 0), routing.Failure{Worker: d, Gone: true}},
+		"it leaves":            {rpc.Error(codes.Unavailable, api.ReasonWorkerDraining, "leaves", 0), routing.Failure{Worker: d, Gone: true, Leaves: true}},
+		"it has a fault":       {status.Error(codes.Internal, "bug"), routing.Failure{Worker: d}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRequest(time.Time{}, 9)
+			r.dispatch("d")
+			if s := r.end(test.err); s.ask == nil || !slices.Equal(s.ask.Failures, []routing.Failure{test.want}) {
+				t.Errorf("%+v", s.ask)
 			}
 		})
 	}

@@ -36,14 +36,14 @@ func TestTheCauseCounts(t *testing.T) {
 		want  []routing.Failure
 	}{
 		{"prefill is full", closed(joining.Decode, broke), full, []routing.Failure{{Worker: p, Busy: true, RetryAfter: time.Second}}},
-		{"prefill died", closed(joining.Decode, broke), died, []routing.Failure{{Worker: p, Gone: true}}},
-		{"decode died", closed(joining.Prefill, broke), died, []routing.Failure{{Worker: d, Gone: true}}},
+		{"prefill died", closed(joining.Decode, broke), died, []routing.Failure{{Worker: p, Gone: true, Lost: true}}},
+		{"decode died", closed(joining.Prefill, broke), died, []routing.Failure{{Worker: d, Gone: true, Lost: true}}},
 		{"decode is full", closed(joining.Prefill, broke), full, []routing.Failure{{Worker: d, Busy: true, RetryAfter: time.Second}}},
 		{"the transfer broke", closed(joining.Decode, broke), broke, both},
 		{"prefill says nothing", closed(joining.Decode, broke), nil, both},
 		{"no way to decode", closed(joining.Prefill, apart), nil, pair},
 		{"no way to decode, which gave up", closed(joining.Prefill, apart), broke, pair},
-		{"no way to decode, which died", closed(joining.Prefill, apart), died, []routing.Failure{{Worker: d, Gone: true}}},
+		{"no way to decode, which died", closed(joining.Prefill, apart), died, []routing.Failure{{Worker: d, Gone: true, Lost: true}}},
 		{"prefill ended first", closed(joining.Decode, rpc.Error(codes.Canceled, api.ReasonFinishedAtPrefill, "", 0)), full,
 			[]routing.Failure{{Worker: p, Busy: true, RetryAfter: time.Second}}},
 	} {

@@ -172,7 +172,7 @@ func (j *Join) fail(now time.Time, side Side, err error) {
 		}
 	default:
 		j.failed++
-		if failure.Gone && rpc.Reason(err) == "" { // the transport's word, not the worker's
+		if failure.Lost && !failure.Replaced {
 			j.lostConnection = failure.Worker
 		}
 		switch {
@@ -254,9 +254,10 @@ func (j *Join) blame(side Side, err error) []routing.Failure {
 		first.Busy = true
 		first.RetryAfter, _ = rpc.RetryAfter(err)
 	case reason == api.ReasonWrongEpoch:
-		first.Gone, first.Replaced = true, true
+		first.Gone, first.Lost, first.Replaced = true, true, true
 	case code == codes.Unavailable:
 		first.Gone, first.Leaves, first.Connection = true, reason == api.ReasonWorkerDraining, j.attempt.connections[side]
+		first.Lost = reason == "" // the transport's word, not the worker's
 	}
 	return []routing.Failure{first}
 }

@@ -58,7 +58,7 @@ func TestSuspicion(t *testing.T) {
 	for i := range 3 {
 		suspicious(r)
 		took, s := r.wake(t)
-		if took != 10*time.Second || s.release == nil || !s.release.Failures[0].Gone || (s.finish != nil) != (i == 2) {
+		if took != 10*time.Second || s.release == nil || !s.release.Failures[0].Gone || s.release.Failures[0].Lost || (s.finish != nil) != (i == 2) {
 			t.Fatalf("after %v: %+v", took, s)
 		}
 	}

@@ -53,7 +53,10 @@ type Failure struct {
 	Worker Ref
 	// Gone: its connection broke or it leaves. It is not tried again, unless it has
 	// answered on another connection since; others are, if there is nothing else.
-	Gone       bool
+	Gone bool
+	// Lost: it died, or the connection to it broke, which is not its own word. So what ran there
+	// is tried again elsewhere, once, whatever the retry budget is.
+	Lost       bool
 	Connection uint64 // the one that broke, as Connected numbers them from 1; 0: none did
 	Busy       bool   // it refused because it was full, which says nothing against it later
 	Silent     bool   // it said nothing for too long

@@ -11,8 +11,9 @@ import (
 
 // A fleet on which most attempts fail is not helped by trying everything again. So retries are a share
 // of the requests at most: of those that came lately, and of those that run or wait. The first retry of a
-// request whose worker is gone is free, since a worker that dies, or whose connection breaks, leaves as
-// many to be tried again as it had, which may be all. What a worker refuses before it begins is no retry.
+// request whose worker is lost is free, since a worker that dies, or whose connection breaks, leaves as
+// many to be tried again as it had, which may be all. Workers that hang, or whose engine fails, may do so
+// because they have too much to do. What a worker refuses before it begins is no retry.
 
 const (
 	// retryWindow is how long is lately.
@@ -69,8 +70,8 @@ func (rt *Router) mayRetry(now time.Time, r *Request) bool {
 	return true
 }
 
-// firstLoss reports whether all that failed in a request is one worker that is gone.
-func firstLoss(r *Request) bool { return len(r.Failures) == 1 && r.Failures[0].Gone }
+// firstLoss reports whether all that failed in a request is one worker that is lost.
+func firstLoss(r *Request) bool { return len(r.Failures) == 1 && r.Failures[0].Lost }
 
 // retrySpent is the answer to a request whose worker failed when there were as many retries as may
 // be.

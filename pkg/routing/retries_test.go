@@ -56,8 +56,8 @@ func TestRetriesAreAShare(t *testing.T) {
 	})
 }
 
-// A worker that fails leaves as many requests to be tried again as ran on it, which all are, whether or
-// not another has room for them.
+// A worker that dies leaves as many requests to be tried again as ran on it, which all are, whether or
+// not another has room for them. Those of one that answers, or may, are a share of the requests.
 func TestRetriesAfterAFailure(t *testing.T) {
 	d1 := routing.Ref{ID: "d1", Epoch: 1}
 	for _, c := range []struct {
@@ -65,11 +65,14 @@ func TestRetriesAfterAFailure(t *testing.T) {
 		first, second uint32 // requests that the workers have room for; the first one's fail
 		running       int
 		failure       routing.Failure
+		all           bool
 	}{
-		{"dead, the other has room", 1000, 1000, 400, routing.Failure{Worker: d1, Gone: true}},
-		{"dead, the other is full", 100, 100, 200, routing.Failure{Worker: d1, Gone: true}},
-		{"dead, and had nearly all", 198, 2, 200, routing.Failure{Worker: d1, Gone: true}},
-		{"silent, the other is full", 100, 100, 200, routing.Failure{Worker: d1, Silent: true}},
+		{"dead, the other has room", 1000, 1000, 400, routing.Failure{Worker: d1, Gone: true, Lost: true}, true},
+		{"dead, the other is full", 100, 100, 200, routing.Failure{Worker: d1, Gone: true, Lost: true}, true},
+		{"dead, and had nearly all", 198, 2, 200, routing.Failure{Worker: d1, Gone: true, Lost: true}, true},
+		{"silent, the other is full", 100, 100, 200, routing.Failure{Worker: d1, Gone: true, Silent: true}, true},
+		{"silent, and had nearly all", 198, 2, 200, routing.Failure{Worker: d1, Gone: true, Silent: true}, false},
+		{"its engine failed, and it had nearly all", 198, 2, 200, routing.Failure{Worker: d1, Gone: true}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var records []*controlv1.WorkerRecord
@@ -94,15 +97,23 @@ func TestRetriesAfterAFailure(t *testing.T) {
 				}
 			}
 			b.pass(time.Minute)
-			if c.failure.Gone {
+			if c.failure.Lost {
 				b.do(routing.Disconnected{Worker: d1})
 			}
-			for i, r := range failed {
+			retries := 0
+			for _, r := range failed {
 				b.do(routing.Ended{ID: r.ID, Failures: []routing.Failure{c.failure}})
 				r.Attempt, r.Retry, r.Failures = 1, true, []routing.Failure{c.failure}
-				if _, refusal, _ := b.arrive(r); refusal.Reason != "" {
-					t.Fatalf("retry %d of %d: %+v", i, len(failed), refusal)
+				switch _, refusal, _ := b.arrive(r); refusal.Reason {
+				case "":
+					retries++
+				case api.ReasonRetryBudget:
+				default:
+					t.Fatalf("%+v", refusal)
 				}
+			}
+			if all := retries == len(failed); all != c.all {
+				t.Errorf("%d retries of %d", retries, len(failed))
 			}
 		})
 	}
