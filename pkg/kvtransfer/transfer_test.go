@@ -76,7 +76,7 @@ func TestTransferArrives(t *testing.T) {
 func TestEndSessions(t *testing.T) {
 	overStreams(t, func(t *testing.T, streams option) {
 		g := newRig(t, streams)
-		source, target := blockRange(40, 4), blockRange(3, 4)
+		source, target := kvcache.BlockRange(40, 4), kvcache.BlockRange(3, 4)
 		ticket, o := g.reserve(target, 0, 4)
 		tr := g.open(ticket)
 		for range 2 {
@@ -100,7 +100,7 @@ func TestEndSessions(t *testing.T) {
 		if n := g.receiver.Stats().Streams; n != 0 {
 			t.Errorf("%d streams when the sessions have ended", n)
 		}
-		again, _ := g.reserve(blockRange(20, 1), 0, 1)
+		again, _ := g.reserve(kvcache.BlockRange(20, 1), 0, 1)
 		g.open(again).Abort(kvtransferv1.AbortReason_ABORT_REASON_CANCELLED)
 	})
 }
