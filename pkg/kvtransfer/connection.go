@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -35,6 +36,8 @@ type connection struct {
 	ready     chan struct{}   // closed when loop or err is set
 	ended     chan struct{}   // closed when all its goroutines have ended
 	stripes   []chan struct{} // wakes the writer of each stream
+	opening   atomic.Int32    // how many wait for it to be ready, or begin a transfer
+	unwanted  atomic.Bool     // it is to end once it has no transfers
 
 	// Set before ready is closed.
 	loop      *coreloop.Loop[*sender.Core, sender.Event, sender.Action]
@@ -101,6 +104,7 @@ func (c *connection) run() {
 	if err != nil {
 		return
 	}
+	c.endUnwanted()
 	log := c.sender.cfg.Logger.With(slog.String("receiver", c.peer.receiver))
 	open := []any{slog.String("address", address), slog.Int("streams", len(links)), slog.Bool("mapped", unmapped == nil)}
 	if unmapped != nil && c.sender.cfg.MapPages != nil {
@@ -138,15 +142,15 @@ func (c *connection) close() {
 	}
 }
 
-// closeIdle ends the connection if it has no transfers, and says whether it does. One that is dialled has
-// one that waits for it.
-func (c *connection) closeIdle() bool {
-	if !isClosed(c.ready) || c.loop == nil {
+// endUnwanted ends the connection if it is to and has no transfers, nor will have one at once. It says
+// whether it does.
+func (c *connection) endUnwanted() bool {
+	if !c.unwanted.Load() || !isClosed(c.ready) || c.loop == nil {
 		return false
 	}
 	c.loop.Lock()
 	defer c.loop.Unlock()
-	if len(c.transfers) > 0 {
+	if len(c.transfers) > 0 || c.opening.Load() > 0 {
 		return false
 	}
 	c.loop.Step(sender.Close{}) // a later open finds the session lost
@@ -155,18 +159,9 @@ func (c *connection) closeIdle() bool {
 
 // open waits for the session, then for the receiver's Accept or Refuse.
 func (c *connection) open(ctx context.Context, ticket *kvtransferv1.Ticket, requestID string) (*Transfer, error) {
-	opened, wasReady := time.Now(), isClosed(c.ready)
-	select {
-	case <-c.ready:
-	case <-ctx.Done():
-		return nil, fmt.Errorf("connect to %q: %w", c.peer.receiver, context.Cause(ctx))
-	}
-	c.mapLater(ticket)
-	t := &Transfer{
-		conn: c, id: ticket.GetTransferId(), opened: opened,
-		accepted: make(chan struct{}), released: make(chan struct{}), done: make(chan struct{}),
-	}
-	if err := c.begin(t, ticket, requestID, rpc.TraceParent(trace.SpanContextFromContext(ctx))); err != nil {
+	wasReady := isClosed(c.ready)
+	t, err := c.beginReady(ctx, ticket, requestID)
+	if err != nil {
 		return nil, err
 	}
 	select {
@@ -197,6 +192,27 @@ func (c *connection) leftUnanswered(t *Transfer) bool {
 	defer c.loop.Unlock()
 	_, broken := errors.AsType[*BrokenError](t.err)
 	return broken && !isClosed(t.accepted) && !c.brokeOff
+}
+
+// beginReady begins a transfer once the session is there.
+func (c *connection) beginReady(ctx context.Context, ticket *kvtransferv1.Ticket, requestID string) (*Transfer, error) {
+	c.opening.Add(1)
+	defer func() {
+		c.opening.Add(-1)
+		c.endUnwanted()
+	}()
+	opened := time.Now()
+	select {
+	case <-c.ready:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("connect to %q: %w", c.peer.receiver, context.Cause(ctx))
+	}
+	c.mapLater(ticket)
+	t := &Transfer{
+		conn: c, id: ticket.GetTransferId(), opened: opened,
+		accepted: make(chan struct{}), released: make(chan struct{}), done: make(chan struct{}),
+	}
+	return t, c.begin(t, ticket, requestID, rpc.TraceParent(trace.SpanContextFromContext(ctx)))
 }
 
 func (c *connection) begin(t *Transfer, ticket *kvtransferv1.Ticket, requestID, traceParent string) error {
@@ -249,6 +265,9 @@ func (c *connection) apply(_ time.Time, actions []sender.Action) {
 		case sender.Ended:
 			c.transfers[a.ID].end(a)
 			delete(c.transfers, a.ID)
+			if c.unwanted.Load() {
+				c.loop.After(func() { c.endUnwanted() })
+			}
 		case sender.CloseStream:
 			if a.Err != nil {
 				c.brokeOff = true

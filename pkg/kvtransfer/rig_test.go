@@ -180,6 +180,15 @@ func (g *rig) checkShut() {
 	}
 }
 
+// checkNoSession checks that the receiver has no sessions.
+func (g *rig) checkNoSession() {
+	g.t.Helper()
+	synctest.Wait()
+	if n := g.receiver.Stats().Streams; n != 0 {
+		g.t.Errorf("%d streams when the sessions have ended", n)
+	}
+}
+
 // mapPages maps the receiver's pages for the sender, within this process.
 func (g *rig) mapPages(ctx context.Context, r kvtransfer.MapRequest) (kvtransfer.MappedPages, error) {
 	g.mu.Lock()

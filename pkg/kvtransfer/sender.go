@@ -126,13 +126,17 @@ func (s *Sender) Close(ctx context.Context) error {
 	return awaitEnds(ctx, open)
 }
 
-// EndSessions closes the sessions that have no transfers. A later Open connects again. If ctx ends first,
-// they end in the background.
+// EndSessions closes the sessions that have no transfers, and waits for that. The others, and those that
+// are dialled, close once they have none. A later Open connects again. If ctx ends first, they end in
+// the background.
 func (s *Sender) EndSessions(ctx context.Context) error {
 	s.mu.Lock()
 	open := slices.Collect(maps.Values(s.connections))
 	s.mu.Unlock()
-	return awaitEnds(ctx, slices.DeleteFunc(open, func(conn *connection) bool { return !conn.closeIdle() }))
+	return awaitEnds(ctx, slices.DeleteFunc(open, func(conn *connection) bool {
+		conn.unwanted.Store(true)
+		return !conn.endUnwanted()
+	}))
 }
 
 func awaitEnds(ctx context.Context, ending []*connection) error {

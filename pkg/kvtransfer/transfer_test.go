@@ -6,11 +6,13 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
@@ -72,7 +74,8 @@ func TestTransferArrives(t *testing.T) {
 	}
 }
 
-// EndSessions ends what has no transfers: one that has just begun goes on, in its session.
+// EndSessions ends what has no transfers: one that has just begun goes on, in its session, which then
+// ends with it.
 func TestEndSessions(t *testing.T) {
 	overStreams(t, func(t *testing.T, streams option) {
 		g := newRig(t, streams)
@@ -84,25 +87,76 @@ func TestEndSessions(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		if n := g.receiver.Stats().Streams; n != g.streams {
+			t.Errorf("%d streams during a transfer, want %d", n, g.streams)
+		}
 		sendAll(tr, source, 0, 2)
 		tr.Commit([]int32{11})
 		wait(t, "done", tr.Done())
+		wait(t, "committed", o.over)
 		if err := tr.Err(); err != nil || !o.committed {
 			t.Fatalf("the transfer ended with %v", err)
 		}
+		g.checkNoSession()
+		again, _ := g.reserve(kvcache.BlockRange(20, 1), 0, 1)
+		tr = g.open(again)
+		tr.Abort(kvtransferv1.AbortReason_ABORT_REASON_CANCELLED)
+		wait(t, "aborted", tr.Done())
+		synctest.Wait()
 		if n := g.receiver.Stats().Streams; n != g.streams {
-			t.Errorf("%d streams after a transfer, want %d", n, g.streams)
+			t.Errorf("%d streams of a session that began later, want %d", n, g.streams)
 		}
 		if err := g.sender.EndSessions(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		synctest.Wait()
-		if n := g.receiver.Stats().Streams; n != 0 {
-			t.Errorf("%d streams when the sessions have ended", n)
-		}
-		again, _ := g.reserve(kvcache.BlockRange(20, 1), 0, 1)
-		g.open(again).Abort(kvtransferv1.AbortReason_ABORT_REASON_CANCELLED)
+		g.checkNoSession()
 	})
+}
+
+// A session that is dialled meanwhile serves those that wait for it, if any still do, and ends.
+func TestEndSessionsThatAreDialled(t *testing.T) {
+	for _, leaves := range []bool{false, true} {
+		overStreams(t, func(t *testing.T, streams option) {
+			var dials atomic.Int64
+			answer := make(chan struct{})
+			g := newRig(t, streams, func(c *rigConfig) {
+				dial := c.sender.Dial
+				c.sender.Dial = func(address string) (*grpc.ClientConn, error) {
+					dials.Add(1)
+					<-answer
+					return dial(address)
+				}
+			})
+			ticket, _ := g.reserve(kvcache.BlockRange(3, 4), 0, 4)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var opening sync.WaitGroup
+			opening.Go(func() {
+				tr, err := g.sender.Open(ctx, ticket, "r")
+				if (err != nil) != leaves {
+					t.Errorf("opened with %v", err)
+				}
+				if err == nil {
+					tr.Abort(kvtransferv1.AbortReason_ABORT_REASON_CANCELLED)
+					wait(t, "aborted", tr.Done())
+				}
+			})
+			synctest.Wait()
+			if err := g.sender.EndSessions(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if leaves {
+				cancel()
+				opening.Wait()
+			}
+			close(answer)
+			opening.Wait()
+			g.checkNoSession()
+			if n := int(dials.Load()); n != g.streams {
+				t.Errorf("%d dials, want %d", n, g.streams)
+			}
+		})
+	}
 }
 
 func TestManyTransfersShareASession(t *testing.T) {

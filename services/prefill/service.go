@@ -117,8 +117,8 @@ func (s *Service) KVMessageBytes() int {
 // senderClose bounds how long closing the sender's connections may take.
 const senderClose = 2 * time.Second
 
-// endSessions ends the idle KV sessions of a drained worker, which would take the places of other
-// senders at the receivers.
+// endSessions ends the KV sessions of a drained worker, which would take the places of other senders at
+// the receivers: those with puts into block stores end with them.
 func (s *Service) endSessions(ctx context.Context) {
 	ending, cancel := context.WithTimeout(ctx, senderClose)
 	defer cancel()
@@ -128,7 +128,7 @@ func (s *Service) endSessions(ctx context.Context) {
 }
 
 // Run computes and sends until ctx ends. It returns when all goroutines that it started have
-// ended. A drained worker has no sessions with receivers of KV.
+// ended. The sessions that a drained worker has with receivers of KV end with their transfers.
 func (s *Service) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
