@@ -4,6 +4,7 @@ import (
 	"context"
 	"hash/fnv"
 	"io"
+	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -53,7 +54,7 @@ type use struct {
 func (l *Limiter) others(now time.Time, name string, limits Limits) (sum amounts) {
 	l.depart(now)
 	var order []uint64 // made only for routers that are silent
-	departed := l.usedByDeparted(now, name)
+	departed := l.usedByDeparted(now, name, false)
 	for _, p := range l.peers {
 		uses := p.uses[name]
 		if p.silent(now) {
@@ -78,9 +79,13 @@ func (l *Limiter) others(now time.Time, name string, limits Limits) (sum amounts
 }
 
 // usedByDeparted is what a tenant used in the last minute at routers that have left. All of it counts
-// until a minute after they were heard of last, and what ran until they are silent. mu is held.
-func (l *Limiter) usedByDeparted(now time.Time, name string) (sum amounts) {
+// until a minute after they were heard of last, and what ran until they are silent. What the others are
+// told lacks those that may tell themselves. mu is held.
+func (l *Limiter) usedByDeparted(now time.Time, name string, told bool) (sum amounts) {
 	for _, p := range l.departed {
+		if told && l.lingers(now, p) && !l.introducedAt.After(p.whole) { // who came after that does not know it
+			continue
+		}
 		here := p.uses[name].here
 		if p.silent(now) {
 			here[running] = 0
@@ -110,10 +115,40 @@ func (l *Limiter) awaits(now time.Time) bool {
 	return false
 }
 
+// lingers says whether a router that has left may still be there, as one that etcd does not reach: one
+// that goes on telling is taken in again with its first report after lateReport. mu is held.
+func (l *Limiter) lingers(now time.Time, p *peer) bool {
+	return now.Sub(p.unlisted) < lateReport+reportEvery && l.peers[p.id] == nil
+}
+
+// sharing are the routers that may share limits with this one. mu is held.
+func (l *Limiter) sharing(now time.Time) iter.Seq[*peer] {
+	return func(yield func(*peer) bool) {
+		for _, p := range l.peers {
+			if !yield(p) {
+				return
+			}
+		}
+		for _, p := range l.departed {
+			if l.lingers(now, p) && !yield(p) {
+				return
+			}
+		}
+	}
+}
+
+// alone says whether there is no other router. mu is held.
+func (l *Limiter) alone(now time.Time) bool {
+	for range l.sharing(now) {
+		return false
+	}
+	return true
+}
+
 // telling is how many routers tell what they use, this one included. mu is held.
 func (l *Limiter) telling(now time.Time) (routers int64) {
 	routers = 1
-	for _, p := range l.peers {
+	for p := range l.sharing(now) {
 		if !p.silent(now) {
 			routers++
 		}
@@ -126,11 +161,11 @@ func (l *Limiter) telling(now time.Time) (routers int64) {
 func (l *Limiter) untilTurn(now time.Time, name string, routers int64) time.Duration {
 	own := place(l.self, name)
 	before, first, began := int64(0), own, l.whole
-	for id, p := range l.peers {
+	for p := range l.sharing(now) {
 		if p.silent(now) {
 			continue
 		}
-		other := place(id, name)
+		other := place(p.id, name)
 		if other < own {
 			before++
 		}
@@ -182,7 +217,7 @@ func share(limit, before, routers int64) int64 {
 
 // tell has a report sent. mu is held.
 func (l *Limiter) tell(name string) {
-	if len(l.peers) == 0 {
+	if l.alone(time.Now()) {
 		return
 	}
 	l.changed[name] = true
@@ -219,7 +254,8 @@ func (l *Limiter) Routers(epochs map[string]uint64) {
 	l.departed = slices.DeleteFunc(l.departed, func(p *peer) bool {
 		back := epochs[p.id] == p.epoch && l.peers[p.id] == nil // it had only lost its lease
 		if back {
-			p.unlisted, l.peers[p.id] = time.Time{}, p
+			p.unlisted = time.Time{}
+			l.takeBack(p)
 		}
 		return back
 	})
@@ -227,12 +263,19 @@ func (l *Limiter) Routers(epochs map[string]uint64) {
 	for id, epoch := range epochs {
 		if id != l.self && l.peers[id] == nil {
 			l.peers[id] = &peer{id: id, epoch: epoch, before: first}
-			l.introduced = true
+			l.introduced, l.introducedAt = true, now
 		}
 	}
-	if len(l.peers) > 0 && l.introduced {
+	if l.introduced {
 		l.wake()
 	}
+}
+
+// takeBack counts a router like the others again, and has all of them told soon that it is not among those
+// that have left: it counted twice as long as they say so. mu is held.
+func (l *Limiter) takeBack(p *peer) {
+	l.peers[p.id], l.introduced = p, true
+	l.wake()
 }
 
 // depart has those that the mesh does not have any more and that went on telling leave once they tell
@@ -246,7 +289,7 @@ func (l *Limiter) depart(now time.Time) {
 	}
 	l.departed = slices.DeleteFunc(l.departed, func(p *peer) bool { return now.Sub(p.heard) >= windowLength })
 	l.departed = l.departed[max(0, len(l.departed)-maxDeparted):]
-	if len(l.peers) == 0 {
+	if l.alone(now) {
 		clear(l.changed)
 	}
 }
@@ -266,7 +309,7 @@ func (l *Limiter) from(now time.Time, origin *controlv1.Origin) *peer {
 	p := l.departed[i]
 	if there == nil && now.Sub(p.unlisted) >= lateReport {
 		l.departed = slices.Delete(l.departed, i, i+1)
-		l.peers[p.id] = p
+		l.takeBack(p)
 	}
 	return p
 }
@@ -355,12 +398,11 @@ func (l *Limiter) report(whole bool) *controlv1.TenantReport {
 				delete(l.tenants, name)
 				continue
 			}
-			if len(l.peers) > 0 {
-				l.changed[name] = true
-			}
+			l.changed[name] = true
 		}
 	}
-	if len(l.peers) == 0 {
+	if l.alone(now) {
+		clear(l.changed)
 		return nil
 	}
 	if whole {
@@ -374,7 +416,7 @@ func (l *Limiter) report(whole bool) *controlv1.TenantReport {
 		}
 		delete(l.changed, name)
 		t := l.tenant(now, name)
-		uses, departed := t.uses(), l.usedByDeparted(now, name)
+		uses, departed := t.uses(), l.usedByDeparted(now, name, true)
 		t.told, t.lastTold = append(t.told, told{now, uses}), now
 		report.Tenants = append(report.Tenants, &controlv1.TenantUse{
 			Tenant: name, Requests: uint64(uses[requests]), Tokens: uint64(uses[tokens]), Running: uint64(uses[running]),

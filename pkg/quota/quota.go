@@ -18,7 +18,8 @@
 // A router that has not been heard of for a while counts as if it had used its share. One that
 // joins waits a while for a whole report of each that was there before it. What a router used that
 // has left counts for a minute, and those that come later are told of it. One that goes on telling
-// after that, as one that etcd does not reach, counts like the others.
+// after that, as one that etcd does not reach, counts like the others, who share with
+// it until it would have told.
 package quota
 
 import (
@@ -70,6 +71,8 @@ type Limiter struct {
 	awaited    time.Time        // when it last did not know what they use
 	changed    map[string]bool  // tenants whose use has changed since the last report
 	introduced bool             // the next report is a whole one
+
+	introducedAt time.Time // when a router joined last
 }
 
 // tenant is what one uses at this router.
@@ -305,7 +308,7 @@ func (l *Limiter) tenant(now time.Time, name string) *tenant {
 	for i := range t.minute {
 		t.minute[i].advance(l.slot(now))
 	}
-	for len(t.told) > 0 && (now.Sub(t.told[0].at) >= unheardFor || len(l.peers) == 0) {
+	for len(t.told) > 0 && (now.Sub(t.told[0].at) >= unheardFor || l.alone(now)) {
 		t.counted, t.told = t.told[0].uses, t.told[1:]
 	}
 	for _, told := range t.told { // they may have heard of it

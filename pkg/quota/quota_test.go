@@ -34,6 +34,7 @@ type router struct {
 	id    string
 	epoch uint64
 	end   context.CancelFunc
+	mute  bool // nobody hears of it
 }
 
 // joined is how long it takes until routers have heard of each other; not as long as the time between
@@ -89,7 +90,7 @@ func (m *mesh) add(id string) *router {
 	defer m.mu.Unlock()
 	m.epoch++
 	ctx, end := context.WithCancel(m.ctx)
-	r := &router{quota.New(id, nil), id, m.epoch, end}
+	r := &router{quota.New(id, nil), id, m.epoch, end, false}
 	m.routers = append(m.routers, r)
 	sequence := uint64(0)
 	m.late.Go(func() {
@@ -101,6 +102,28 @@ func (m *mesh) add(id string) *router {
 		})
 	})
 	return r
+}
+
+// unlist has the mesh not list a router any more, which goes on.
+func (m *mesh) unlist(lost *router) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	epochs := map[string]uint64{}
+	for _, r := range m.routers {
+		if r != lost {
+			epochs[r.id] = r.epoch
+		}
+	}
+	for _, r := range m.routers {
+		r.Routers(epochs)
+	}
+}
+
+// silence has nobody hear of a router, or again.
+func (m *mesh) silence(r *router, mute bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r.mute = mute
 }
 
 // deafen has nobody hear of another from now on.
@@ -116,7 +139,7 @@ func (m *mesh) tell(from *router, report *controlv1.TenantReport) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range m.routers {
-		if r != from && !m.deaf {
+		if r != from && !m.deaf && !from.mute {
 			r.Heard(report)
 		}
 	}
@@ -561,6 +584,58 @@ func TestRouterThatIsNotListed(t *testing.T) {
 		check("when it is silent again", 2, false)
 		<-time.After(time.Minute)
 		check("after a minute", 10, false)
+	})
+}
+
+// Routers share a limit with one that loses its lease, from the beginning.
+func TestLimitsWhileALeaseIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, 2)
+		<-time.After(joined)
+		m.unlist(m.routers[0])
+		admitted := m.hammer(t.Context(), quota.Limits{RequestsPerMinute: 60}, 8, 1, 20*time.Second, time.Millisecond)
+		if n := len(admitted); n != 60 {
+			t.Errorf("%d, with a limit of 60", n)
+		}
+	})
+}
+
+// What a router uses that loses its lease counts once, there and elsewhere, while it goes on telling, and
+// elsewhere also when it tells again after it was silent.
+func TestALostLeaseCountsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, 1)
+		<-time.After(400 * time.Millisecond)
+		lost := m.join("router-1")
+		<-time.After(400 * time.Millisecond)
+		m.join("router-2")
+		<-time.After(joined)
+		for range 4 {
+			lost.Count("acme")
+		}
+		<-time.After(joined)
+		wrong := func(routers ...*router) (ms int) {
+			for range 3000 {
+				<-time.After(time.Millisecond)
+				for _, r := range routers {
+					if left := r.Left("acme", quota.Limits{RequestsPerMinute: 10}); left.Requests != 6 {
+						ms++
+						break
+					}
+				}
+			}
+			return ms
+		}
+		m.unlist(lost)
+		if ms := wrong(m.routers...); ms > 0 {
+			t.Errorf("wrong for %d ms when its lease is lost", ms)
+		}
+		m.silence(lost, true)
+		<-time.After(10 * time.Second)
+		m.silence(lost, false)
+		if ms := wrong(m.routers[0], m.routers[2]); ms > 100 {
+			t.Errorf("wrong for %d ms when it tells again", ms)
+		}
 	})
 }
 
