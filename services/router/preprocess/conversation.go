@@ -38,12 +38,7 @@ func renderConversation(ctx context.Context, c *inferencev1.Conversation, m *Mod
 	if err != nil {
 		return "", err
 	}
-	done, err := m.turn(ctx)
-	if err != nil {
-		return "", clienterr.Gone(ctx)
-	}
-	prompt, err := m.Chat.Render(ctx, conversation)
-	done()
+	prompt, err := m.render(ctx, conversation)
 	var problem *chat.Error
 	switch {
 	case err == nil && prompt == "":
@@ -60,6 +55,16 @@ func renderConversation(ctx context.Context, c *inferencev1.Conversation, m *Mod
 	// Of a field: its path comes first.
 	path, what, _ := strings.Cut(err.Error(), ": ")
 	return "", rpc.InvalidArgument("conversation."+path, what)
+}
+
+// render is the template's Render, in turn.
+func (m *Model) render(ctx context.Context, conversation chat.Conversation) (string, error) {
+	done, err := turn(ctx, m.rendering)
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	return m.Chat.Render(ctx, conversation)
 }
 
 // conversationOf checks a conversation, and puts it into the template's terms.

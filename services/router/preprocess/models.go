@@ -40,7 +40,8 @@ type Model struct {
 	// A model's own name counts more, and then the first model with an alias.
 	Aliases []string
 
-	slots      chan struct{}         // has a place for each turn at once
+	rendering  chan struct{}         // has a place for each conversation that is rendered at once
+	handling   chan struct{}         // has a place for each long text that is handled at once
 	sampling   *inferencev1.Sampling // the defaults
 	calls      toolcalls.Format      // of tools, how they are written
 	knowsCalls bool                  // it is what the model has learned
@@ -61,7 +62,7 @@ func NewModels(list []Model, generationConfig string, maxRequestTime time.Durati
 		return nil, errors.New("no model is given")
 	}
 	s := &Models{list: slices.Clone(list), maxRequestTime: maxRequestTime, grammars: grammar.NewCache(nil)}
-	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
+	rendering, handling := make(chan struct{}, runtime.GOMAXPROCS(0)), make(chan struct{}, runtime.GOMAXPROCS(0))
 	for i := range s.list {
 		m := &s.list[i]
 		if s.Named(m.Spec.Name) != m {
@@ -76,7 +77,7 @@ func NewModels(list []Model, generationConfig string, maxRequestTime time.Durati
 			m.endTurn = endTurn(m)
 			m.findToolCalls()
 		}
-		m.slots = slots
+		m.rendering, m.handling = rendering, handling
 		var err error
 		if m.sampling, err = samplingDefaults(generationConfig, m.Spec); err != nil {
 			return nil, fmt.Errorf("generation_config.json of model %q: %w; correct it, or ignore it with --generation-config=%s", m.Spec.Name, err, GenerationConfigNone)

@@ -78,13 +78,14 @@ func tooMany(prompt, completion, limit int) error {
 		limit, prompt+completion, prompt, completion, limit-prompt))
 }
 
-// turn waits until there is a processor to render a conversation, or to handle a long text: each takes
-// several times its length of memory meanwhile. The caller calls done afterwards, and before it takes
+// turn waits for a place to render a conversation, or to handle a long text: each takes several times its
+// length of memory meanwhile. There are as many as processors of each kind, so that long texts of one
+// client do not keep all conversations waiting. The caller calls done afterwards, and before it takes
 // another turn.
-func (m *Model) turn(ctx context.Context) (done func(), err error) {
+func turn(ctx context.Context, places chan struct{}) (done func(), err error) {
 	select {
-	case m.slots <- struct{}{}:
-		return func() { <-m.slots }, nil
+	case places <- struct{}{}:
+		return func() { <-places }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -98,7 +99,7 @@ func (m *Model) textTurn(ctx context.Context, bytes int) (done func(), err error
 	if bytes <= longText {
 		return func() {}, nil
 	}
-	return m.turn(ctx)
+	return turn(ctx, m.handling)
 }
 
 // encode is the tokenizer's EncodeContext, in turn if the text is long.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -79,6 +80,51 @@ func TestFewConversationsAtOnce(t *testing.T) {
 		if s.inside != most+3 {
 			t.Errorf("%d were rendered", s.inside)
 		}
+	})
+}
+
+// broken is a template that panics.
+type broken struct{}
+
+func (broken) Render(context.Context, chat.Conversation) (string, error) { panic("bug") }
+
+// A panic in a template, which is survived, keeps no place.
+func TestPanicsKeepNoPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		models, q := templated(t, broken{})
+		for range runtime.GOMAXPROCS(0) + 1 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			func() {
+				defer cancel()
+				defer func() {
+					if recover() == nil {
+						t.Error("no place is left")
+					}
+				}()
+				_, _ = models.Plan(ctx, time.Now(), q)
+			}()
+		}
+	})
+}
+
+// Conversations that are rendered are not in the way of long texts, nor the other way round.
+func TestLongTextsBesideConversations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &slow{released: make(chan struct{})}
+		models, q := templated(t, s)
+		var wait sync.WaitGroup
+		for range runtime.GOMAXPROCS(0) {
+			wait.Go(func() { _, _ = models.Plan(t.Context(), time.Now(), q) })
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		long := &inferencev1.GenerateRequest{Input: &inferencev1.GenerateRequest_Prompt{Prompt: strings.Repeat("a ", 64<<10)}}
+		if _, err := models.Plan(ctx, time.Now(), long); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("a text that is too long: %v", err)
+		}
+		close(s.released)
+		wait.Wait()
 	})
 }
 
