@@ -62,7 +62,7 @@ func FuzzPlan(f *testing.F) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		p, err := models.Plan(ctx, time.Now(), &q)
+		p, err := models.Plan(ctx, time.Now(), &q, nil)
 		switch status.Code(err) {
 		case codes.OK:
 			if len(p.Tokens) == 0 || p.MaxTokens < 1 || len(p.Tokens)+p.MaxTokens > 1000 || p.MinTokens > p.MaxTokens {

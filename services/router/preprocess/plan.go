@@ -63,14 +63,9 @@ type Plan struct {
 }
 
 // Plan checks a request completely before anything is spent on it; the prompt
-// is tokenized last. Its errors are statuses that name the field.
-func (s *Models) Plan(ctx context.Context, arrived time.Time, q *inferencev1.GenerateRequest) (*Plan, error) {
-	return s.PlanAgain(ctx, arrived, q, nil)
-}
-
-// PlanAgain is Plan with the prompt that an earlier plan made of the request's conversation; nil: there
-// is none.
-func (s *Models) PlanAgain(ctx context.Context, arrived time.Time, q *inferencev1.GenerateRequest, rendered []uint32) (*Plan, error) {
+// is tokenized last. rendered is the prompt that an earlier plan made of the request's conversation; nil:
+// there is none. Its errors are statuses that name the field.
+func (s *Models) Plan(ctx context.Context, arrived time.Time, q *inferencev1.GenerateRequest, rendered []uint32) (*Plan, error) {
 	m, err := s.Model(q.GetModel())
 	if err != nil {
 		return nil, err

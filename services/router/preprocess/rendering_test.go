@@ -58,14 +58,14 @@ func TestFewConversationsAtOnce(t *testing.T) {
 		var wait sync.WaitGroup
 		for range most + 3 {
 			wait.Go(func() {
-				if p, err := models.Plan(t.Context(), time.Now(), q); err != nil || len(p.Tokens) == 0 {
+				if p, err := models.Plan(t.Context(), time.Now(), q, nil); err != nil || len(p.Tokens) == 0 {
 					t.Errorf("%+v, error %v", p, err)
 				}
 			})
 		}
 		synctest.Wait()
 		wait.Go(func() {
-			if _, err := models.Plan(ctx, time.Now(), q); status.Code(err) != codes.Canceled {
+			if _, err := models.Plan(ctx, time.Now(), q, nil); status.Code(err) != codes.Canceled {
 				t.Errorf("error %v", err)
 			}
 		})
@@ -101,7 +101,7 @@ func TestPanicsKeepNoPlace(t *testing.T) {
 						t.Error("no place is left")
 					}
 				}()
-				_, _ = models.Plan(ctx, time.Now(), q)
+				_, _ = models.Plan(ctx, time.Now(), q, nil)
 			}()
 		}
 	})
@@ -114,13 +114,13 @@ func TestLongTextsBesideConversations(t *testing.T) {
 		models, q := templated(t, s)
 		var wait sync.WaitGroup
 		for range runtime.GOMAXPROCS(0) {
-			wait.Go(func() { _, _ = models.Plan(t.Context(), time.Now(), q) })
+			wait.Go(func() { _, _ = models.Plan(t.Context(), time.Now(), q, nil) })
 		}
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		long := &inferencev1.GenerateRequest{Input: &inferencev1.GenerateRequest_Prompt{Prompt: strings.Repeat("a ", 64<<10)}}
-		if _, err := models.Plan(ctx, time.Now(), long); status.Code(err) != codes.InvalidArgument {
+		if _, err := models.Plan(ctx, time.Now(), long, nil); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("a text that is too long: %v", err)
 		}
 		close(s.released)
@@ -140,11 +140,11 @@ func (c *counted) Render(context.Context, chat.Conversation) (string, error) {
 func TestRenderedOnce(t *testing.T) {
 	template := new(counted)
 	models, q := templated(t, template)
-	first, err := models.Plan(t.Context(), time.Now(), q)
+	first, err := models.Plan(t.Context(), time.Now(), q, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := models.PlanAgain(t.Context(), time.Now(), q, preprocess.IDs(first.Tokens))
+	again, err := models.Plan(t.Context(), time.Now(), q, preprocess.IDs(first.Tokens))
 	if err != nil || !slices.Equal(again.Tokens, first.Tokens) || !slices.Equal(again.StopTokens, first.StopTokens) || template.times != 1 {
 		t.Errorf("%v after %v, rendered %d times: %v", again, first, template.times, err)
 	}

@@ -31,7 +31,7 @@ func TestTooManyForms(t *testing.T) {
 		if expression != "" {
 			q.StructuredOutput = &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Regex{Regex: expression}}
 		}
-		_, err := models.Plan(t.Context(), time.Now(), q)
+		_, err := models.Plan(t.Context(), time.Now(), q, nil)
 		return err
 	}
 	if err := plan("known"); err != nil {
@@ -65,7 +65,7 @@ func TestFormThatCannotEnd(t *testing.T) {
 	_, err = models.Plan(t.Context(), time.Now(), &inferencev1.GenerateRequest{
 		Input: &inferencev1.GenerateRequest_Prompt{Prompt: "a"}, IgnoreEos: true,
 		StructuredOutput: &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonObject{JsonObject: true}},
-	})
+	}, nil)
 	if rpc.Field(err) != "ignore_eos" || !strings.Contains(err.Error(), "with an output constraint:") {
 		t.Errorf("error %v", err)
 	}

@@ -74,7 +74,7 @@ func TestCallsWithSpecialTokens(t *testing.T) {
 		plan, err := models.Plan(t.Context(), time.Now(), &inferencev1.GenerateRequest{Input: &inferencev1.GenerateRequest_Conversation{Conversation: &inferencev1.Conversation{
 			Messages: []*inferencev1.Message{{Role: "user", Content: "Well?"}}, ToolChoice: &inferencev1.ToolChoice{},
 			ToolsJson: []string{`{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"x":{"type":"integer"}},"required":["x"]}}}`, `{"type":"function","function":{"name":"g"}}`},
-		}}})
+		}}}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -140,7 +140,7 @@ func TestToolsWithAnnotations(t *testing.T) {
 		return models.Plan(t.Context(), time.Now(), &inferencev1.GenerateRequest{StructuredOutput: otherwise, Input: &inferencev1.GenerateRequest_Conversation{Conversation: &inferencev1.Conversation{
 			Messages: []*inferencev1.Message{{Role: "user", Content: "Well?"}}, ToolChoice: choice,
 			ToolsJson: []string{`{"type":"function","function":{"name":"f","parameters":` + schema + `}}`, `{"type":"function","function":{"name":"g","parameters":` + schema + strict + `}}`},
-		}}})
+		}}}, nil)
 	}
 	for _, choice := range []*inferencev1.ToolChoice{{}, {Required: true}} {
 		for _, strict := range []string{"", `,"strict":false`, `,"strict":null`} {

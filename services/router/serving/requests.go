@@ -171,7 +171,7 @@ func (s *Requests) Fits(ctx context.Context, q *inferencev1.GenerateRequest) boo
 	if s.stops() {
 		return true
 	}
-	_, err := s.deps.Models.Plan(ctx, time.Now(), q)
+	_, err := s.deps.Models.Plan(ctx, time.Now(), q, nil)
 	return rpc.Reason(err) != api.ReasonContextLengthExceeded
 }
 
@@ -206,7 +206,7 @@ func (s *Requests) plan(ctx context.Context, arrived time.Time, q *inferencev1.G
 	if err := s.Over(ctx, quota.Need{}, ""); err != nil {
 		return nil, err
 	}
-	return s.deps.Models.PlanAgain(ctx, arrived, q, rendered)
+	return s.deps.Models.Plan(ctx, arrived, q, rendered)
 }
 
 // Resume continues an answer for a caller that has the request's secret. It calls found if the
