@@ -148,7 +148,7 @@ func (rt *Router) Demand(now time.Time, model string) scaling.Demand {
 		out.GapSCV = scv(a.gap, a.gapSquare)
 	}
 	out.ContextTokens, out.PromptTokens, out.PromptSCV = a.tokens, a.tokens, scv(a.tokens, a.tokensSquare)
-	out.TTFT, out.TPOT = milliseconds(a.ttft*1000), milliseconds(a.tpot*1000)
+	out.TTFT, out.TPOT = durationOf(a.ttft*1000), durationOf(a.tpot*1000)
 	if a.sent > 0 {
 		out.PromptTokens = min(a.lacks, a.tokens)
 	}

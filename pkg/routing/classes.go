@@ -147,10 +147,10 @@ func (e *entry) objective(c *cost) (ttft, tpot time.Duration) {
 		return 0, 0
 	case e.defaultObjective:
 		if ttft > 0 {
-			ttft = max(ttft, milliseconds(lenient*c.prefillMs*c.doubtFirst))
+			ttft = max(ttft, durationOf(lenient*c.prefillMs*c.doubtFirst))
 		}
 		if tpot > 0 {
-			tpot = max(tpot, milliseconds(lenient*c.aloneMs*c.doubtToken))
+			tpot = max(tpot, durationOf(lenient*c.aloneMs*c.doubtToken))
 		}
 	}
 	return ttft, tpot

@@ -210,18 +210,18 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	action.HedgeAfter = rt.hedgeAfter(r, cmp.Or(prefill, decode))
 	if h := s.entry.hedges; h != nil {
 		record.Hedge = true
-		record.Reason = fmt.Sprintf("a hedged attempt, since no first token came from %s within %.1f ms; %s", h.Late.ID, inMilliseconds(h.After), record.Reason)
+		record.Reason = fmt.Sprintf("a hedged attempt, since no first token came from %s within %.1f ms; %s", h.Late.ID, milliseconds(h.After), record.Reason)
 	} else if r.Attempt == 0 {
 		rt.hedges.allow(rt.config.HedgeShare)
 	}
 	if first := cmp.Or(prefill, decode); first.measured {
-		d.first, d.plainFirst, d.alone = milliseconds(first.firstMs), milliseconds(first.firstMs/first.slowFirst), first.alone
+		d.first, d.plainFirst, d.alone = durationOf(first.firstMs), durationOf(first.firstMs/first.slowFirst), first.alone
 		if r.Attempt == 0 || s.entry.hedges != nil { // else it may have its first token
-			record.TtftMs = inMilliseconds(now.Sub(r.Arrived)) + first.firstMs
+			record.TtftMs = milliseconds(now.Sub(r.Arrived)) + first.firstMs
 		}
 	}
 	if decode.measured {
-		d.token, d.plainToken, record.TpotMs = milliseconds(decode.tpotMs), milliseconds(decode.tpotMs/decode.slowToken), decode.tpotMs
+		d.token, d.plainToken, record.TpotMs = durationOf(decode.tpotMs), durationOf(decode.tpotMs/decode.slowToken), decode.tpotMs
 	}
 	atDecode := &requestLoad{at: now, loadSum: loadSum{count: 1, context: r.Tokens, decoding: 1, decodingContext: r.Tokens, blocks: need(decode.worker, r, controlv1.Role_ROLE_DECODE)}}
 	if prefill == nil {

@@ -58,7 +58,7 @@ func revisitAfter(role controlv1.Role, m latency.Model) time.Duration {
 	if role == controlv1.Role_ROLE_PREFILL {
 		stepMs = m.BaseMs + m.PromptMs(m.MostTokens, 0)/2
 	}
-	return min(max(milliseconds(float64(m.Samples)*stepMs), revisitLeast), revisitMost)
+	return min(max(durationOf(float64(m.Samples)*stepMs), revisitLeast), revisitMost)
 }
 
 const (

@@ -41,13 +41,13 @@ func (rt *Router) noteMiss(s *search, decodes, prefills *candidates, decode, pre
 	e.refused = d
 	d.Candidates, d.Others = s.shown(decodes, decode, prefills, prefill)
 	d.TpotMs = decode.tpotMs
-	elapsedMs := inMilliseconds(s.now.Sub(e.request.Arrived))
+	elapsedMs := milliseconds(s.now.Sub(e.request.Arrived))
 	if !first.measured {
 		d.Reason = fmt.Sprintf("%.1f ms had passed, and no worker has been measured yet", elapsedMs)
 		return
 	}
-	d.TtftMs = inMilliseconds(s.late(&first.cost, aheadMs))
-	if limit, _ := e.objective(&first.cost); limit == 0 || d.TtftMs <= inMilliseconds(limit) {
+	d.TtftMs = milliseconds(s.late(&first.cost, aheadMs))
+	if limit, _ := e.objective(&first.cost); limit == 0 || d.TtftMs <= milliseconds(limit) {
 		d.Reason = fmt.Sprintf("a token would take %.1f ms on %s with its other sequences, and %.1f ms alone%s",
 			decode.tpotMs, decode.worker.ref.ID, decode.aloneMs, rt.occupants(decode.worker))
 		return
@@ -57,7 +57,7 @@ func (rt *Router) noteMiss(s *search, decodes, prefills *candidates, decode, pre
 		max(first.firstMs-first.queueMs, 0), max(d.TtftMs-elapsedMs-aheadMs-first.firstMs, 0))
 }
 
-func inMilliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // outwaited is the decision on a request whose wait is over.
 func (e *entry) outwaited(now time.Time) *controlv1.Decision {
@@ -68,7 +68,7 @@ func (e *entry) outwaited(now time.Time) *controlv1.Decision {
 }
 
 func (e *entry) waitedFor(d time.Duration) string {
-	return fmt.Sprintf("it waited %.1f ms at the router: %s", inMilliseconds(d), e.waitsFor)
+	return fmt.Sprintf("it waited %.1f ms at the router: %s", milliseconds(d), e.waitsFor)
 }
 
 // occupants says whose requests a worker has, as far as they are this router's.

@@ -14,7 +14,7 @@ import (
 
 // facts are what a search needs of a worker's record.
 type facts struct {
-	as              controlv1.Role
+	role            controlv1.Role
 	takesAggregated bool // a prefill worker that does all of some requests, too
 	draining        bool
 	blocks          int
@@ -36,7 +36,7 @@ func (w *worker) believe(record *controlv1.WorkerRecord) {
 	c, l := record.GetCapacity(), record.GetLayout()
 	w.record = record
 	w.facts = facts{
-		as: record.GetRole(), takesAggregated: record.GetRole() == controlv1.Role_ROLE_PREFILL && record.GetWholeRequests(),
+		role: record.GetRole(), takesAggregated: record.GetRole() == controlv1.Role_ROLE_PREFILL && record.GetWholeRequests(),
 		draining: record.GetState() == controlv1.WorkerState_WORKER_STATE_DRAINING,
 		blocks:   int(c.GetBlocks()), blockTokens: int(c.GetBlockTokens()), contextTokens: int(c.GetContextTokens()),
 		chunk:        int(cmp.Or(c.GetChunkTokens(), c.GetMaxBatchTokens())),
@@ -81,11 +81,11 @@ func (w *worker) read(load *controlv1.LoadReport) {
 	// Those whose KV is still to come are no more than there are blocks.
 	w.reads.decoding = clampInt(atMost(uint64(load.GetDecodingSequences()), uint64(w.maxSequences)+uint64(w.maxWaiting)+uint64(w.blocks)))
 	w.reads.decodingContext = clampInt(atMost(load.GetDecodingContextTokens(), uint64(max(w.reads.decoding, 1))*uint64(w.contextTokens)))
-	if w.role() == controlv1.Role_ROLE_DECODE { // all that is there is decoded, also where a version does not say so
+	if w.role == controlv1.Role_ROLE_DECODE { // all that is there is decoded, also where a version does not say so
 		w.reads.decoding = max(w.reads.decoding, w.reads.count)
 		w.reads.decodingContext = max(w.reads.decodingContext, w.reads.context)
 	}
-	if w.role() == controlv1.Role_ROLE_DECODE {
+	if w.role == controlv1.Role_ROLE_DECODE {
 		w.reads.moving = int(atMost(uint64(load.GetBlocksReserved()), uint64(w.blocks))) * w.blockTokens
 	} else {
 		w.reads.moving = clampInt(atMost(load.GetUnsentTokens(), (uint64(w.maxSequences)+uint64(w.maxWaiting))*uint64(w.contextTokens)))

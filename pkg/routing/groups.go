@@ -23,7 +23,7 @@ func (rt *Router) groups() *groups {
 	}
 	g := &groups{roles: make(map[controlv1.Role][]*worker), aggregatedPrefillsOf: make(map[string]int), contextTokens: make(map[Version]int)}
 	for _, w := range rt.order {
-		g.roles[w.role()] = append(g.roles[w.role()], w)
+		g.roles[w.role] = append(g.roles[w.role], w)
 		if w.takesAggregated {
 			g.aggregatedPrefills = append(g.aggregatedPrefills, w)
 			for _, m := range rt.config.Models {
@@ -32,7 +32,7 @@ func (rt *Router) groups() *groups {
 				}
 			}
 		}
-		if w.role() == controlv1.Role_ROLE_DECODE || w.takesAggregated {
+		if w.role == controlv1.Role_ROLE_DECODE || w.takesAggregated {
 			g.contextTokens[w.version] = max(g.contextTokens[w.version], w.contextTokens)
 		}
 		same := func(o *worker) bool {

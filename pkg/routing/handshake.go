@@ -66,7 +66,7 @@ func (rt *Router) register(record *controlv1.WorkerRecord) {
 // connectTo asks for a connection to a worker that is new.
 func (rt *Router) connectTo(w *worker) {
 	w.unlisted = true
-	rt.unanswered[w.role()]++
+	rt.unanswered[w.role]++
 	rt.out = append(rt.out, Connect{w.ref, w.record})
 }
 
@@ -99,7 +99,7 @@ func (rt *Router) met(now time.Time, e Connected) {
 	}
 	if !w.answered {
 		w.answered = true
-		rt.unanswered[w.role()]--
+		rt.unanswered[w.role]--
 		i, _ := rt.position(w.ref.ID)
 		rt.order, rt.elsewhere.refs, rt.waking.known = slices.Insert(rt.order, i, w), nil, false
 		if w.isStore() {

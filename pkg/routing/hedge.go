@@ -50,7 +50,7 @@ func (rt *Router) hedgeAfter(r *Request, first *candidate) time.Duration {
 	if rt.config.HedgeShare <= 0 || !rt.policy.waitsAtRouter() || r.Attempt > 0 || !first.measured {
 		return 0
 	}
-	return max(milliseconds(first.firstMs*rt.hedges.late[byRole(first.worker.role())].factor()), hedgeLeast)
+	return max(durationOf(first.firstMs*rt.hedges.late[byRole(first.worker.role)].factor()), hedgeLeast)
 }
 
 // hedge answers Hedge.
@@ -96,7 +96,7 @@ func (rt *Router) firstCame(now time.Time, d *dispatched, lost bool) {
 		if d.alone {
 			w.firstAlone.observeAt(now, d.first, took)
 		}
-		rt.hedges.late[byRole(w.role())].observeBy(lateGain, hedgeOne, d.first, took)
+		rt.hedges.late[byRole(w.role)].observeBy(lateGain, hedgeOne, d.first, took)
 	}
 	rt.firstTook(now, d, lost)
 }

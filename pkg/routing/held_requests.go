@@ -62,7 +62,7 @@ func (rt *Router) holds(s *search, decode, prefill *candidate, aheadMs float64, 
 	if !(own > 0) && s.doubts(&rt.config) { // it is held by what reports say alone, which may not be so
 		return false
 	}
-	rt.queue.soon(s.now.Add(min(max(milliseconds(over), leastHold), longestHold)))
+	rt.queue.soon(s.now.Add(min(max(durationOf(over), leastHold), longestHold)))
 	return true
 }
 
@@ -106,7 +106,7 @@ func (rt *Router) waited(e *entry) {
 	}
 	gain := lateGain * 10 / float64(10+len(rt.queue.ids))
 	rt.queue.waits.forget(rt.now, waitsKept)
-	rt.queue.waits.observeBy(gain, waitsLateOne, milliseconds(e.waitMs), rt.now.Sub(e.enqueued))
+	rt.queue.waits.observeBy(gain, waitsLateOne, durationOf(e.waitMs), rt.now.Sub(e.enqueued))
 	margin := &rt.queue.tokenMargin // approximated as the others are (predict.go)
 	margin.forget(rt.now, waitsKept)
 	switch {

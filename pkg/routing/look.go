@@ -27,7 +27,7 @@ func (rt *Router) look(s *search, role controlv1.Role, to *worker) *candidates {
 // filterSome filters workers, or a sample of them.
 func (rt *Router) filterSome(s *search, role controlv1.Role, workers []*worker, to *worker) *candidates {
 	if len(workers) > lookMost {
-		aggregated := workers[0].role() != role // prefill workers are to do what decode workers do
+		aggregated := workers[0].role != role // prefill workers are to do what decode workers do
 		if c := rt.filter(s, role, rt.sample(s, workers, lookMost, func(w *worker) bool { return w.takesAggregated || !aggregated }), to); c.fitness == fit {
 			c.passed = len(workers) - len(c.all)
 			return c
@@ -55,7 +55,7 @@ func (rt *Router) sample(s *search, workers []*worker, most int, may func(*worke
 			out = append(out, w)
 		}
 	}
-	for _, h := range rt.holders(s, workers[0].role()) {
+	for _, h := range rt.holders(s, workers[0].role) {
 		if add(h.worker); len(out) == most/holdersPart {
 			break
 		}
@@ -99,7 +99,7 @@ func (rt *Router) holders(s *search, role controlv1.Role) []holder {
 		}
 		for id, blocks := range p.held {
 			w := rt.workers[id]
-			if w == nil || w.role() != role || w.blockKey() != kind.blockKey() {
+			if w == nil || w.role != role || w.blockKey() != kind.blockKey() {
 				continue
 			}
 			h := holder{w, blocks * w.blockTokens}

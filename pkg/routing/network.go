@@ -75,7 +75,7 @@ func (s *ownSpeed) reachedWith(now time.Time, bytesPerMs float64, with Ref, byte
 		}
 	}
 	s.bytes += bytes - s.bytes/speedFalls
-	s.busyMs += inMilliseconds(busy) - s.busyMs/speedFalls
+	s.busyMs += milliseconds(busy) - s.busyMs/speedFalls
 	if s.busyMs > 0 {
 		bytesPerMs = max(bytesPerMs, min(s.bytes/s.busyMs, mostBytesPerMs))
 	}
@@ -97,7 +97,7 @@ func (rt *Router) sent(now time.Time, e Sent) {
 	}
 	d.prefill.arrived(e.ID)
 	d.decode.arrived(e.ID)
-	ms := inMilliseconds(e.Busy)
+	ms := milliseconds(e.Busy)
 	if e.Bytes < speedLeastBytes || ms <= 0 || rt.worker(d.prefill.ref) != d.prefill || rt.worker(d.decode.ref) != d.decode {
 		return
 	}
@@ -142,7 +142,7 @@ func (rt *Router) forgetSender(w *worker) {
 // any the configured guess.
 func (rt *Router) speedOf(now time.Time, w *worker) float64 {
 	switch {
-	case w.speed.known(now) && (w.speed.several || len(rt.ofRole(partner(w.role()))) == 1):
+	case w.speed.known(now) && (w.speed.several || len(rt.ofRole(partner(w.role))) == 1):
 		return w.speed.bytesPerMs
 	case rt.speed.known(now):
 		return rt.speed.bytesPerMs

@@ -58,7 +58,7 @@ const (
 
 // asked takes in a request of which a worker lacks so many tokens.
 func (rt *Router) asked(r *Request, lacks int) {
-	each := inMilliseconds(r.TPOT)
+	each := milliseconds(r.TPOT)
 	d := rt.demands[r.Model]
 	if d == nil {
 		rt.demands[r.Model] = &demand{prompt: float64(lacks), most: float64(r.MaxNew), share: 1, tpotMs: each}

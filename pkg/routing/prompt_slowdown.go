@@ -35,7 +35,7 @@ func (rt *Router) slowsPromptsMs(s *search, c *candidate, prompts float64) float
 			return steps.ms(tokens, 0) / (1 - min(prompts*steps.workMs(tokens), mostPrompts))
 		}
 		if each := s.entry.tpot; each > 0 && w.keepsTPOT {
-			steps = steps.paced(inMilliseconds(each), w.blockTokens)
+			steps = steps.paced(milliseconds(each), w.blockTokens)
 		}
 		return steps.ms(tokens, 0)/(1-min(prompts*steps.workMs(tokens), mostPrompts)) + steps.otherMs/2 // what is left of one
 	}

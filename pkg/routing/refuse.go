@@ -40,8 +40,8 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 	if limit, _ := e.objective(&first.cost); limit > 0 {
 		predicted, queue, always := now.Sub(r.Arrived), time.Duration(0), false
 		if first.measured {
-			predicted, queue = s.late(&first.cost, aheadMs), milliseconds(first.queueMs+aheadMs)
-			always = first.idle && queue == 0 || milliseconds(first.prefillMs) > limit // without others too
+			predicted, queue = s.late(&first.cost, aheadMs), durationOf(first.queueMs+aheadMs)
+			always = first.idle && queue == 0 || durationOf(first.prefillMs) > limit // without others too
 		}
 		if predicted > limit {
 			return late("time to first token", "ttft", always, predicted, limit, queue)
@@ -57,13 +57,14 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 		}
 		if predicted := decode.lateToken(factor); predicted > limit {
 			e.tokenLate = !fresh
-			return late("time per output token", "tpot", milliseconds(decode.aloneMs) > limit, predicted, limit, 0)
+			return late("time per output token", "tpot", durationOf(decode.aloneMs) > limit, predicted, limit, 0)
 		}
 	}
 	return Refusal{}, false
 }
 
-func milliseconds(ms float64) time.Duration {
+// durationOf is a time of so many milliseconds, up to 31 years.
+func durationOf(ms float64) time.Duration {
 	return time.Duration(min(ms, 1e12) * float64(time.Millisecond))
 }
 
@@ -130,7 +131,7 @@ func (rt *Router) nobody(e *entry) Refusal {
 func (rt *Router) drained(e *entry) (id string) {
 	model := rt.model(e.request.Model)
 	for _, w := range rt.order {
-		if w.role() != e.pool && !(e.prefillMayAggregate && w.takesAggregated && e.pool == controlv1.Role_ROLE_DECODE) || !w.of(model) {
+		if w.role != e.pool && !(e.prefillMayAggregate && w.takesAggregated && e.pool == controlv1.Role_ROLE_DECODE) || !w.of(model) {
 			continue
 		}
 		switch {

@@ -285,7 +285,7 @@ func (rt *Router) Queued(now time.Time) map[string][]*controlv1.QueueDepth {
 	return out
 }
 
-// Waiting is how many requests wait and Running how many run.
+// Waiting is how many requests wait at the router.
 func (rt *Router) Waiting() int { return len(rt.queue.ids) }
 
 // Running is how many requests have been dispatched and have not ended.

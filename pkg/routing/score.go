@@ -81,7 +81,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 	model, measured := w.measured()
 	if !measured {
 		model = rt.unmeasured(s, role)
-	} else if load.count == 0 && w.role() == role && s.now.Sub(w.usedAt) >= revisitAfter(role, model) {
+	} else if load.count == 0 && w.role == role && s.now.Sub(w.usedAt) >= revisitAfter(role, model) {
 		if other := rt.quicker(s, role); clearlySlower(role, model, other, r.Tokens) {
 			model, model.Samples = other, 0
 		}
@@ -100,7 +100,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 			}
 		}
 		if load.decoding > 0 && s.entry.tpot > 0 && w.keepsTPOT {
-			steps = steps.paced(inMilliseconds(s.entry.tpot), w.blockTokens)
+			steps = steps.paced(milliseconds(s.entry.tpot), w.blockTokens)
 		}
 		lacks := c.uncached
 		if s.ownObjective() { // such come before others, the earliest first, however long they are
@@ -159,7 +159,7 @@ func (s *search) late(c *cost, aheadMs float64) time.Duration {
 	if s.entry.workMs == 0 {
 		factor = c.doubtFirst
 	}
-	return s.now.Sub(s.request.Arrived) + milliseconds(aheadMs*s.doubt+c.firstMs*factor)
+	return s.now.Sub(s.request.Arrived) + durationOf(aheadMs*s.doubt+c.firstMs*factor)
 }
 
 // missesAfter reports whether its objective is missed where so much of others is done before.
@@ -246,7 +246,7 @@ func (rt *Router) delaysOthersMs(model string, promptMs, mostMs float64, decodin
 // lateToken is the longer time of a token, of the request or of those that decode beside it, where it
 // is factor times what is predicted. Others are taken to have the request's objective.
 func (c *cost) lateToken(factor float64) time.Duration {
-	return milliseconds(min(max(c.tpotMs, c.othersMs)*factor, c.mostMs))
+	return durationOf(min(max(c.tpotMs, c.othersMs)*factor, c.mostMs))
 }
 
 // placeMs is how long a sequence waits for a place in the batch, where so many are in it or come
@@ -297,14 +297,14 @@ func (w *worker) decodedOne(now time.Time, took time.Duration) {
 	}
 	w.decodedCount, w.decodedAt = min(w.decodedCount+1, decodedLeast), now
 	if w.sequenceMs == 0 {
-		w.sequenceMs = inMilliseconds(took)
+		w.sequenceMs = milliseconds(took)
 	}
 	w.sequenceMs = average(w.sequenceMs, took, averageWeight)
 }
 
 // average is a moving average of milliseconds that takes in a time, as one of so many.
 func average(ms float64, took time.Duration, of float64) float64 {
-	return ms + (inMilliseconds(took)-ms)/of
+	return ms + (milliseconds(took)-ms)/of
 }
 
 // firstReserveMs is what a reservation is taken to need before any was made: a round trip.
@@ -367,7 +367,7 @@ func (p *promptTime) add(now time.Time, ms float64) {
 func (w *worker) waitMs(s steps, now time.Time, fresh bool, lacks int) float64 {
 	ms := s.queueMs(w.ahead(fresh, lacks))
 	if fresh {
-		ms -= inMilliseconds(now.Sub(w.loadAt))
+		ms -= milliseconds(now.Sub(w.loadAt))
 	}
 	return max(ms, 0)
 }

@@ -58,19 +58,19 @@ func (rt *Router) silence(now time.Time, r *Request, w *worker, others bool) Sil
 	patience := time.Duration(max(w.patience, 1))
 	e := w.estimate(now, rt.config.LoadStale)
 	longest := float64(step.BaseMs) + step.PerContextTokenMs*float64(e.context) + step.PromptMs(chunk, r.Tokens)
-	tokens := max(milliseconds(promptPatience*longest), promptLeast)
+	tokens := max(durationOf(promptPatience*longest), promptLeast)
 	if p99, known := w.gaps.p99(); known {
-		tokens = max(gapPatience*p99, milliseconds(stepPatience*longest), tokensLeast)
+		tokens = max(gapPatience*p99, durationOf(stepPatience*longest), tokensLeast)
 	}
 	out.Tokens = min(out.Tokens, patience*min(tokens, out.Tokens))
-	role := w.role()
+	role := w.role
 	if !w.fresh(now, rt.config.LoadStale) {
 		return out
 	}
 	// A sequence that gave way computes again what it has generated, too.
 	steps := w.steps(step, rt.promptTokens(r.Model), e.count, e.context)
 	predicted := steps.queueMs(e.tokens) + longest + steps.ms(positions(r, role), 0) + rt.transferMs(now, w, r.Tokens)
-	prompt := patience * min(max(milliseconds(promptPatience*predicted), promptLeast), max(out.Prompt, out.Queue))
+	prompt := patience * min(max(durationOf(promptPatience*predicted), promptLeast), max(out.Prompt, out.Queue))
 	out.Prompt = min(out.Prompt, prompt)
 	if e.count < w.maxSequences && !w.full(e, need(w, r, role)) {
 		out.Queue = min(out.Queue, prompt)

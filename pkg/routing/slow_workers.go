@@ -189,10 +189,10 @@ func (rt *Router) tokensTook(now time.Time, d *dispatched, gaps *Gaps) {
 	}
 	mean := gaps.mean()
 	began := now.Add(-mean * time.Duration(n))
-	if w := d.decode; w.slowToken.observe(now, began, &rt.usualToken[byRole(w.role())], d.plainToken, mean) {
+	if w := d.decode; w.slowToken.observe(now, began, &rt.usualToken[byRole(w.role)], d.plainToken, mean) {
 		rt.slows(w, &w.slowToken, ofToken)
 	}
 }
 
 // usualOf is what is usual of first tokens on workers like w.
-func (rt *Router) usualOf(w *worker) *usual { return &rt.usualFirst[byRole(w.role())] }
+func (rt *Router) usualOf(w *worker) *usual { return &rt.usualFirst[byRole(w.role)] }

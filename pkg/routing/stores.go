@@ -54,7 +54,7 @@ type fetchSpeed struct {
 
 // measure takes in a fetch. One that is mostly its round trips says nothing.
 func (s *fetchSpeed) measure(now time.Time, tokens int, took time.Duration) {
-	ms := inMilliseconds(took) - fetchBaseMs
+	ms := milliseconds(took) - fetchBaseMs
 	if tokens < fetchLeastTokens || ms <= 0 {
 		return
 	}

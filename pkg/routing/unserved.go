@@ -25,7 +25,7 @@ func (rt *Router) Unserved() string {
 			continue
 		}
 		of := decodes
-		if w.role() == controlv1.Role_ROLE_PREFILL {
+		if w.role == controlv1.Role_ROLE_PREFILL {
 			of, aggregates = prefills, aggregates || w.takesAggregated
 		}
 		of[kind{w.version, w.layoutDigest}] = true

@@ -11,7 +11,7 @@ func (rt *Router) reportForeign(m Model) {
 	for _, w := range rt.order {
 		if foreign := !rt.serves(m.Name, w.version); !w.isStore() && w.of(m) && foreign != w.foreign {
 			w.foreign = foreign
-			rt.out = append(rt.out, Foreign{Worker: w.ref, Role: w.role(), Model: m.Name, Version: w.version, Served: rt.Served(m.Name), Excluded: foreign})
+			rt.out = append(rt.out, Foreign{Worker: w.ref, Role: w.role, Model: m.Name, Version: w.version, Served: rt.Served(m.Name), Excluded: foreign})
 		}
 	}
 }

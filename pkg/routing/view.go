@@ -97,7 +97,7 @@ func (rt *Router) drop(w *worker) {
 		w.successor.unlisted = true // the index forgets both
 	}
 	if !w.answered {
-		rt.unanswered[w.role()]--
+		rt.unanswered[w.role]--
 	} else if i, ok := rt.position(w.ref.ID); ok {
 		rt.order, rt.waking.known = slices.Delete(rt.order, i, i+1), false
 	}

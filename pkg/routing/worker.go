@@ -129,7 +129,7 @@ func (rt *Router) Fetch(worker string) int {
 
 // is reports whether a record is of this incarnation.
 func (w *worker) is(record *controlv1.WorkerRecord) bool {
-	return w.ref.Epoch == record.GetEpoch() && w.role() == record.GetRole()
+	return w.ref.Epoch == record.GetEpoch() && w.role == record.GetRole()
 }
 
 // blocksFor is how many blocks tokens take on this worker.
@@ -137,8 +137,6 @@ func (w *worker) blocksFor(tokens int) int {
 	return kvcache.BlocksFor(tokens, max(w.blockTokens, 1))
 }
 
-func (w *worker) role() controlv1.Role { return w.as }
-
-func (w *worker) isStore() bool { return w.role() == controlv1.Role_ROLE_KVTRANSFER }
+func (w *worker) isStore() bool { return w.role == controlv1.Role_ROLE_KVTRANSFER }
 
 func byID(a, b *worker) int { return strings.Compare(a.ref.ID, b.ref.ID) }
