@@ -62,6 +62,7 @@ type Peers struct {
 type router struct {
 	address string
 	until   time.Time // when it is asked no more; zero: the mesh lists it
+	drains  bool      // when the mesh does not list it any more, it has served its requests
 }
 
 // New returns the peers of the router with the id self: none until Take. Connections that
@@ -75,7 +76,7 @@ func (p *Peers) Take(v membership.View) {
 	var routers []router
 	for _, r := range v.Workers {
 		if r.GetRole() == controlv1.Role_ROLE_ROUTER && r.GetId() != p.self && len(r.GetAddresses()) > 0 && len(routers) < most {
-			routers = append(routers, router{address: r.GetAddresses()[0]})
+			routers = append(routers, router{address: r.GetAddresses()[0], drains: r.GetState() == controlv1.WorkerState_WORKER_STATE_DRAINING})
 		}
 	}
 	p.mu.Lock()
@@ -86,7 +87,7 @@ func (p *Peers) Take(v membership.View) {
 			before.until = now.Add(unlistedKeep)
 		}
 		there := slices.ContainsFunc(routers, func(r router) bool { return r.address == before.address })
-		if !there && now.Before(before.until) && len(routers) < most {
+		if !there && !before.drains && now.Before(before.until) && len(routers) < most {
 			routers = append(routers, before)
 		}
 	}

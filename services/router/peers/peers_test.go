@@ -101,7 +101,8 @@ func TestTenantsShareResumes(t *testing.T) {
 	})
 }
 
-// A router that lost its lease may serve, and is asked for a minute. One that the mesh has always is.
+// A router that lost its lease may serve, and is asked for a minute. One that the mesh has always is, and
+// one that has drained is not.
 func TestRouterThatIsNotListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := workertest.NewNet(nil)
@@ -114,10 +115,11 @@ func TestRouterThatIsNotListed(t *testing.T) {
 		end()
 		defer func() { _ = server.Stop(ended) }()
 		p := peers.New("router-1", mesh.Dial)
+		state := controlv1.WorkerState_WORKER_STATE_SERVING
 		take := func(listed bool) {
 			v := membership.View{Workers: []*controlv1.WorkerRecord{{Id: "router-1", Role: controlv1.Role_ROLE_ROUTER, Addresses: []string{"router:1"}}}}
 			if listed {
-				v.Workers = append(v.Workers, &controlv1.WorkerRecord{Id: "router-2", Role: controlv1.Role_ROLE_ROUTER, Addresses: []string{"router:2"}})
+				v.Workers = append(v.Workers, &controlv1.WorkerRecord{Id: "router-2", Role: controlv1.Role_ROLE_ROUTER, Addresses: []string{"router:2"}, State: state})
 			}
 			p.Take(v)
 		}
@@ -145,6 +147,11 @@ func TestRouterThatIsNotListed(t *testing.T) {
 		take(true)
 		time.Sleep(2 * time.Minute)
 		check("listed again", true)
+		state = controlv1.WorkerState_WORKER_STATE_DRAINING
+		take(true)
+		check("draining", true)
+		take(false)
+		check("drained", false)
 	})
 }
 
