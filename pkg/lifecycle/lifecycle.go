@@ -49,8 +49,8 @@ type running struct {
 // started. In the end all are closed, in reverse order.
 //
 // stopTimeout bounds all Stops together: their context ends then. What ignores that is
-// abandoned three seconds later, or after stopTimeout again if that is less, and named in
-// the error.
+// abandoned and named in the error, after a grace of three seconds, or stopTimeout if that is
+// less. Each Stop and each Run that ignores it has that grace, one after the other.
 //
 // Run returns the first error of any Start, Run or Stop, in order of time, that
 // is not the cancellation of a context, and those of Close; nil if there was none. A
