@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/internal/settings"
+	"github.com/tandem-serving/tandem/pkg/spelling"
 )
 
 // newConfigCommand shows and checks the configuration of the commands that build
@@ -119,8 +120,9 @@ and only 'up' has a number of decode workers. A file can be for both.`,
 }
 
 // validFor are the commands that a file is valid for, of those that build makes: of the
-// one that is asked for, or else of those that have the most of its keys. The error is
-// what is wrong with it for the first of these if there is none.
+// one that is asked for, or else of those that have the most of its keys. If there is none, the
+// error is what is wrong with it for the first of these, or for another whose keys have one that
+// is spelled more like the unknown key.
 func validFor(root *cobra.Command, build []func() *cobra.Command, asked, file string) (valid []string, failed error) {
 	var known []int
 	var commands []*cobra.Command
@@ -136,6 +138,7 @@ func validFor(root *cobra.Command, build []func() *cobra.Command, asked, file st
 		known, commands = append(known, n), append(commands, of)
 	}
 	most := slices.Max(known)
+	var shown error
 	for i, of := range commands {
 		if known[i] < most {
 			continue
@@ -143,14 +146,26 @@ func validFor(root *cobra.Command, build []func() *cobra.Command, asked, file st
 		switch err := validateFile(of, file); {
 		case err == nil:
 			valid = append(valid, of.Name())
-		case failed == nil:
-			failed = fileFailure(root, of.Name(), err)
+		case shown == nil || nearer(err, shown):
+			shown, failed = err, fileFailure(root, of.Name(), err)
 		}
 	}
 	if len(valid) > 0 {
 		return valid, nil
 	}
 	return nil, failed
+}
+
+// nearer reports whether err suggests a key that is spelled more like the unknown one, which is the
+// same in both, than what other suggests.
+func nearer(err, other error) bool {
+	a, is := errors.AsType[*settings.UnknownKey](err)
+	b, too := errors.AsType[*settings.UnknownKey](other)
+	if !is || !too || a.Key != b.Key || a.Nearest == b.Nearest {
+		return false
+	}
+	nearest, _ := spelling.Nearest(a.Key, slices.Values([]string{a.Nearest, b.Nearest}))
+	return nearest == a.Nearest
 }
 
 // validateFile checks a file as the command that it is for would. of is that

@@ -77,6 +77,7 @@ func TestConfig(t *testing.T) {
 		{"decode: 2\nprefill: 1\ntraget: router\n", "", ":3: unknown key \"traget\""},
 		{"prefil: 2\n", "", ":1: unknown key \"prefil\": did you mean \"prefill\"?"},
 		{"profil: a\n", "", ":1: unknown key \"profil\": did you mean \"profile\"?"},
+		{"targte: router\nlog-level: info\n", "", ":1: unknown key \"targte\": did you mean \"target\"?"},
 		{"target: cook\n", "", ":1: target: \"cook\" is not router"},
 	} {
 		write(c.text)
