@@ -23,7 +23,7 @@ type replay struct {
 }
 
 func newReplay(m *maker, a *arrivals, p Params) (*replay, error) {
-	file, err := trace.Open(m.spec.Trace, m.spec.format)
+	file, err := m.spec.openTrace(m.spec.format)
 	if err != nil {
 		return nil, err
 	}

@@ -211,10 +211,20 @@ func (s *Spec) draw(random *rand.Rand, class int) lengths {
 	return recorded
 }
 
+// openTrace opens the trace. Its error begins with the flag, unless that is right and a place in
+// the file is invalid.
+func (s *Spec) openTrace(format trace.Format) (*trace.File, error) {
+	file, err := trace.Open(s.Trace, format)
+	if _, invalid := errors.AsType[*trace.SyntaxError](err); err != nil && !invalid {
+		return nil, fmt.Errorf("--trace: %w", err)
+	}
+	return file, err
+}
+
 // TraceEnds is when the last request of a trace with OwnTimes is due, counted from the start of
 // the run. It reads the used part of the trace.
 func (s *Spec) TraceEnds() (ends time.Duration, err error) {
-	file, err := trace.Open(s.Trace, s.format)
+	file, err := s.openTrace(s.format)
 	if err != nil {
 		return 0, err
 	}
@@ -237,7 +247,7 @@ const maxEmpirical = 100_000
 
 // readLengths reads the lengths of the trace's first requests.
 func (s *Spec) readLengths() ([]lengths, error) {
-	file, err := trace.Open(s.Trace, trace.Format(s.TraceFormat))
+	file, err := s.openTrace(s.format)
 	if err != nil {
 		return nil, err
 	}

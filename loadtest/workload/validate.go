@@ -17,7 +17,7 @@ func (s *Spec) Validate() error {
 		return err
 	}
 	if s.Trace != "" {
-		file, err := trace.Open(s.Trace, trace.Format(s.TraceFormat))
+		file, err := s.openTrace(trace.Format(s.TraceFormat))
 		if err != nil {
 			return err
 		}

@@ -97,15 +97,14 @@ type File struct {
 func (f *File) Close() error { return f.file.Close() }
 
 // Open opens a trace. It must be a regular file: callers open it once to detect the
-// format, and again for each run. The error of one that cannot be opened begins with the flag that
-// names it.
+// format, and again for each run.
 func Open(path string, format Format) (*File, error) {
 	if about, err := os.Stat(path); err == nil && !about.Mode().IsRegular() {
-		return nil, fmt.Errorf("--trace: %s is not a regular file: save the trace to one first", path)
+		return nil, fmt.Errorf("%s is not a regular file: save the trace to one first", path)
 	}
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("--trace: %w", err)
+		return nil, err
 	}
 	reader, err := NewReader(file, path, format)
 	if err != nil {

@@ -39,6 +39,13 @@ const about = `# Distributions fitted to public traces, for "tandem bench eviden
 # equal shares of the values, the least first.
 `
 
+// A trace that cannot be opened is named with the flag that its folder came from.
+func TestTraceThatIsNotThere(t *testing.T) {
+	if _, err := workloads.ReadTrace("/nowhere/trace.csv"); err == nil || !strings.HasPrefix(err.Error(), "--traces: open /nowhere/trace.csv: ") {
+		t.Errorf("error %v", err)
+	}
+}
+
 // The committed fits are those that the traces give.
 func TestFitsOfTraces(t *testing.T) {
 	azure, err := workloads.ReadTrace(recorded(t, "AzureLLMInferenceTrace_conv.csv"))

@@ -9,11 +9,11 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/workload/trace"
 )
 
-// ReadTrace reads all requests of a trace.
+// ReadTrace reads all requests of a trace, a file in the folder --traces.
 func ReadTrace(path string) ([]trace.Entry, error) {
 	file, err := trace.Open(path, trace.Auto)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--traces: %w", err)
 	}
 	defer file.Close()
 	var all []trace.Entry
