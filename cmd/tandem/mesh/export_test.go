@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -59,6 +60,12 @@ func CertificatesExpire(folder, worker string) (seconds [3]float64, err error) {
 	p.closePart(started)
 	seconds[2] = p.sources.expire()
 	return seconds, nil
+}
+
+// ConnectEmbedded is the error of a process whose embedded etcd is at an address where none answers.
+func ConnectEmbedded(o Options) error {
+	p := &process{options: o, embedEtcd: true, parts: []*part{{role: controlv1.Role_ROLE_ROUTER, id: "router-1"}}, logger: slog.New(slog.DiscardHandler), registry: prometheus.NewRegistry()}
+	return errors.Join(p.connect(context.Background()), p.disconnect())
 }
 
 // KVAddress is what a worker tells others that has these flags, its KV listener being

@@ -96,6 +96,9 @@ func (p *process) connect(ctx context.Context) (err error) {
 		await = p.lastView.Await
 	}
 	if err := await(ctx); err != nil {
+		if p.embedEtcd {
+			return fmt.Errorf("--start-timeout: the embedded etcd does not answer after %s (%w); its disk may be very slow: pass a longer time, or with --data-dir a folder on another disk", p.options.StartTimeout, err)
+		}
 		instead := "or correct --etcd; 'tandem up' needs none"
 		if p.needsEtcdAlone {
 			instead = "correct --etcd, or leave --etcd out: 'tandem up' then runs an etcd of its own"

@@ -165,6 +165,17 @@ func TestEtcdThatIsAway(t *testing.T) {
 	}
 }
 
+// Who named no etcd is not asked to start one.
+func TestEmbeddedEtcdThatDoesNotAnswer(t *testing.T) {
+	o := upOptions(t).Options
+	o.StartTimeout = time.Millisecond
+	o.Membership.Endpoints, o.Signals.URLs = []string{"http://127.0.0.1:1"}, []string{"nats://127.0.0.1:1"}
+	err := mesh.ConnectEmbedded(o)
+	if err == nil || !strings.HasPrefix(err.Error(), "--start-timeout: the embedded etcd does not answer after 1ms (") || strings.Contains(err.Error(), "start etcd") {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestDataDirOfNoEtcd(t *testing.T) {
 	o := upOptions(t)
 	if err := os.WriteFile(filepath.Join(o.DataDir, "etcd"), nil, 0o600); err != nil {
