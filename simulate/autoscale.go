@@ -1,7 +1,6 @@
 package simulate
 
 import (
-	"errors"
 	"slices"
 	"time"
 
@@ -125,7 +124,7 @@ func (c *Cluster) scaleTo(pool string, to int, startTime time.Duration) {
 	wanted := min(max(to, 0), len(serve))
 	for _, w := range serve[:wanted] {
 		if w.starting != nil && startTime == 0 {
-			c.failed = errors.Join(c.failed, c.start(w))
+			c.startNow(w)
 		}
 	}
 	for _, w := range slices.Backward(serve[wanted:]) {
@@ -144,7 +143,7 @@ func (c *Cluster) startIn(w *Worker, startTime time.Duration) {
 	c.began(w)
 	c.after(startTime, func() {
 		if w.starting == start { // else it is not wanted any more, or something else has started it
-			c.failed = errors.Join(c.failed, c.start(w))
+			c.startNow(w)
 		}
 	})
 }

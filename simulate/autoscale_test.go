@@ -1,6 +1,7 @@
 package simulate_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -138,5 +139,27 @@ func TestEventsWhileStarting(t *testing.T) {
 				t.Errorf("from %v to %v, d-2 should serve: %v", test.with[0], test.with[1], n)
 			}
 		})
+	}
+}
+
+// A worker that cannot start is one error, however often the autoscaler wants it, and is paid for no
+// longer than its starts take.
+func TestStartFails(t *testing.T) {
+	for _, startTime := range []time.Duration{0, time.Second} {
+		c := scaled(simulate.ScaleDesired, 2)
+		c.Autoscale.Bounds.Decode.Min, c.Autoscale.Every, c.Autoscale.StartTime = 2, 4*time.Second, startTime
+		c.Workers[3].MaxDrafts = 99
+		cluster, err := simulate.New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const lasts = 20 * time.Second
+		r, err := cluster.Run(simulate.Load{Source: source(t, 1, lasts, "--prompt-tokens=100", "--output-tokens=5"), Duration: lasts, RequestTimeout: time.Minute})
+		if err == nil || !strings.HasPrefix(err.Error(), "worker d-2: 99 draft tokens a step: ") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("starts that take %v: error %v", startTime, err)
+		}
+		if used := cluster.WorkerTime()["d"] - r.Drained; used > lasts/2 {
+			t.Errorf("starts that take %v: d-2 ran for %v", startTime, used)
+		}
 	}
 }

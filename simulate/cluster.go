@@ -130,7 +130,7 @@ type Cluster struct {
 	building   bool           // New still runs: routers learn of all workers at once
 	expiring   []*process     // processes whose lease ran out while etcd was away
 	watch      *watch         // checks invariants; nil: nothing is checked
-	failed     error          // of a worker that could not start
+	failed     error          // of the first worker that could not start
 	sizes      map[string]int // of pools, as the autoscaler wants them
 	resizes    []Resize
 }

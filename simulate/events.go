@@ -1,7 +1,6 @@
 package simulate
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -71,7 +70,7 @@ func (e Kill) to(c *Cluster) error {
 func (e Start) to(c *Cluster) error {
 	return c.with(e.Worker, func(w *Worker) {
 		if w.process == nil {
-			c.failed = errors.Join(c.failed, c.start(w))
+			c.startNow(w)
 		}
 	})
 }

@@ -64,6 +64,15 @@ type process struct {
 	connections []*connection       // from routers
 }
 
+// startNow starts a worker of a cluster that runs, which keeps the first error of these.
+func (c *Cluster) startNow(w *Worker) {
+	w.starting = nil
+	if err := c.start(w); err != nil {
+		c.stopped(w)
+		c.failed = cmp.Or(c.failed, err)
+	}
+}
+
 func (c *Cluster) start(w *Worker) error {
 	e, err := simulated.New(simulated.Config{
 		Spec: c.spec, Blocks: w.Blocks, BlockTokens: c.config.BlockTokens, MaxBatchTokens: w.MaxBatchTokens, MaxSequences: w.MaxSequences,
@@ -101,7 +110,7 @@ func (c *Cluster) start(w *Worker) error {
 	})
 	p.leases = timer{clock: &c.clock, of: (*leases)(p)}
 	p.report = timer{clock: &c.clock, of: (*reports)(p)}
-	w.process, w.starting = p, nil
+	w.process = p
 	c.began(w)
 	c.register(p)
 	p.report.set()
