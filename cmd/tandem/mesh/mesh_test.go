@@ -228,13 +228,16 @@ func TestMeshOnEveryInterface(t *testing.T) {
 	}
 }
 
-// TestLifeOfAMesh starts one, uses it, and stops it under a request.
+// TestLifeOfAMesh starts one, uses it, and stops it under a request. Each line of its log names a
+// part once.
 func TestLifeOfAMesh(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	o := upOptions(t)
 	o.Listen, o.PrefillWorkers, o.DecodeWorkers = freeAddress(t), 2, 2
-	up, ended := startMesh(ctx, t, o, quiet, prometheus.NewRegistry())
+	var log strings.Builder
+	logger := slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	up, ended := startMesh(ctx, t, o, logger, prometheus.NewRegistry())
 	if !up.EmbeddedEtcd || !up.EmbeddedNATS || len(up.Prefill) != 2 || len(up.Decode) != 2 || up.Model != "fable" {
 		t.Errorf("it says of itself %+v", up)
 	}
@@ -304,6 +307,16 @@ func TestLifeOfAMesh(t *testing.T) {
 		t.Fatalf("the port is not free after the end: %v", err)
 	}
 	_ = free.Close()
+	for _, key := range []string{`"router":`, `"worker":`} {
+		if !strings.Contains(log.String(), key) {
+			t.Errorf("no line of the log has %s", key)
+		}
+		for line := range strings.Lines(log.String()) {
+			if strings.Count(line, key) > 1 {
+				t.Errorf("a line of the log has %s twice: %s", key, line)
+			}
+		}
+	}
 }
 
 // get asks over a connection of its own. A server that is gone is status 0.
