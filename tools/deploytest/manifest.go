@@ -95,31 +95,15 @@ func (m *Manifests) take(document []byte) error {
 	}
 	switch kind.Kind {
 	case "ScaledObject":
-		o, err := strictly[ScaledObject](document)
-		if err == nil {
-			m.Scaled[o.Name] = o
-		}
-		return err
+		return put(m.Scaled, document)
 	case "PodMonitor":
-		o, err := strictly[PodMonitor](document)
-		if err == nil {
-			m.Monitors[o.Name] = o
-		}
-		return err
+		return put(m.Monitors, document)
 	}
 	switch kind.APIVersion + "/" + kind.Kind {
 	case "cert-manager.io/v1/Certificate":
-		o, err := strictly[Certificate](document)
-		if err == nil {
-			m.Certificates[o.Name] = o
-		}
-		return err
+		return put(m.Certificates, document)
 	case "cert-manager.io/v1/Issuer":
-		o, err := strictly[Issuer](document)
-		if err == nil {
-			m.Issuers[o.Name] = o
-		}
-		return err
+		return put(m.Issuers, document)
 	}
 	object, err := decode(document)
 	if err != nil {

@@ -208,18 +208,21 @@ type Issuer struct {
 	} `json:"spec"`
 }
 
-// strictly decodes a custom object as the API server would by its schema: an unknown
-// field is an error, and so is a number where text has to be.
-func strictly[T any](document []byte) (*T, error) {
+// put decodes a custom object into its place as the API server would by its schema: an
+// unknown field is an error, and so is a number where text has to be.
+func put[T any, P interface {
+	*T
+	GetName() string
+}](into map[string]P, document []byte) error {
 	text, err := yaml.YAMLToJSONStrict(document)
 	if err != nil {
-		return nil, fmt.Errorf("decode: %w", err)
+		return fmt.Errorf("decode: %w", err)
 	}
-	object := new(T)
-	var unknown []error
-	unknown, err = json.UnmarshalStrict(text, object) // the case of names counts, unlike with Go's own
+	object := P(new(T))
+	unknown, err := json.UnmarshalStrict(text, object) // the case of names counts, unlike with Go's own
 	if err := errors.Join(append(unknown, err)...); err != nil {
-		return nil, fmt.Errorf("decode %T: %w", *object, err)
+		return fmt.Errorf("decode %T: %w", *object, err)
 	}
-	return object, nil
+	into[object.GetName()] = object
+	return nil
 }
