@@ -18,7 +18,7 @@ func TestBenchEvidenceErrors(t *testing.T) {
 		status int
 		want   string
 	}{
-		{"--section=distserv" + profiles, 2, `--section: "distserv" is none of distserve`},
+		{"--section=distserv" + profiles, 2, `--section: "distserv" is none of placement-tight`},
 		{"--check=x.json" + profiles, 2, "--check is for the small version"},
 		{"--small --long" + profiles, 2, "--small and --long exclude"},
 		{"--profiles=nowhere", 2, "there is no folder nowhere"},
