@@ -162,10 +162,15 @@ func (rt *Router) shown() []*worker {
 	return append(out, unanswered[:min(len(unanswered), maxShownUnanswered)]...)
 }
 
-// UnansweredWorkers is how many workers etcd lists that have not answered yet, or that are
-// too many to ask.
+// UnansweredWorkers is how many workers etcd lists that have not answered yet, that do not
+// answer any more without having said that they leave, or that are too many to ask.
 func (rt *Router) UnansweredWorkers() int {
 	n := rt.ignored
+	for _, w := range rt.order {
+		if w.registered && !w.connected && !w.draining {
+			n++
+		}
+	}
 	for _, count := range rt.unanswered {
 		n += count
 	}

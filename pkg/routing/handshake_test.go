@@ -104,6 +104,41 @@ func TestManyRecordsOfNobody(t *testing.T) {
 	}
 }
 
+// A worker that etcd still lists and whose connection is lost counts like one that was never
+// reached, unless it leaves.
+func TestLostWorkersCountAsUnanswered(t *testing.T) {
+	d1 := routing.Ref{ID: "d1", Epoch: 1}
+	for _, test := range []struct {
+		name string
+		view routing.ViewChanged // after the connection is lost
+		want int
+	}{
+		{"listed", routing.ViewChanged{Live: true, Workers: []*controlv1.WorkerRecord{decode("d1")}}, 1},
+		{"leaves", routing.ViewChanged{Live: true, Workers: []*controlv1.WorkerRecord{drainingDecode("d1")}}, 0},
+		{"gone", routing.ViewChanged{Live: true}, 0},
+		{"etcd is away", routing.ViewChanged{}, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b := newBench(t, nil, decode("d1"), decode("d2"))
+			if n := b.f.UnansweredWorkers(); n != 0 {
+				t.Fatalf("%d at first", n)
+			}
+			b.do(routing.Disconnected{Worker: d1})
+			test.view.Workers = append(test.view.Workers, decode("d2"))
+			b.do(test.view)
+			if n := b.f.UnansweredWorkers(); n != test.want {
+				t.Errorf("%d, want %d", n, test.want)
+			}
+			if test.name == "listed" {
+				b.do(routing.Connected{Worker: d1, Connection: 2})
+				if n := b.f.UnansweredWorkers(); n != 0 {
+					t.Errorf("%d when it answers again", n)
+				}
+			}
+		})
+	}
+}
+
 // A prefix cache that is not to be had is asked for ever more rarely.
 func TestListBlocksThatFail(t *testing.T) {
 	b := newBench(t, nil, decode("d1"))
