@@ -125,6 +125,11 @@ func (m *Manifests) Check() []error {
 			r.add("%s: %d disruption budgets select it, want one", p.name, budgets)
 		}
 	}
+	for name, d := range m.Deployments {
+		if probe := d.Spec.Template.Spec.Containers[0].StartupProbe; probe != nil && *d.Spec.ProgressDeadlineSeconds <= probe.PeriodSeconds*probe.FailureThreshold+d.Spec.MinReadySeconds {
+			r.add("%s: its roll-out has failed after %d s, but a pod may take %d s to start", name, *d.Spec.ProgressDeadlineSeconds, probe.PeriodSeconds*probe.FailureThreshold+d.Spec.MinReadySeconds)
+		}
+	}
 	for name, b := range m.Budgets {
 		if n := len(m.selected(b.Spec.Selector)); n != 1 {
 			r.add("disruption budget %s selects %d pools, want one", name, n)

@@ -49,6 +49,7 @@ func TestSpoiledManifestsAreRefused(t *testing.T) {
 		{"killed while it drains", "dev", "terminationGracePeriodSeconds: 90", "terminationGracePeriodSeconds: 60", false, "but preStop, --stop-timeout and leaving take 1m20s"},
 		{"no time for addresses", "dev", "seconds: 10", "seconds: 1", false, "clients still come"},
 		{"probe of a port that is not there", "dev", "path: /readyz\n            port: metrics", "path: /readyz\n            port: metric", false, "asks a port that it does not have"},
+		{"a roll-out that fails while its pods start", "dev", "  progressDeadlineSeconds: 1500\n", "", true, "has failed after 600 s, but a pod may take 1205 s to start"},
 		{"misspelt variable", "dev", "TANDEM_START_TIMEOUT", "TANDEM_STARTTIMEOUT", true, "TANDEM_STARTTIMEOUT is no flag"},
 		{"value that is not taken", "dev", "TANDEM_START_TIMEOUT: \"0\"", "TANDEM_START_TIMEOUT: soon", false, "TANDEM_START_TIMEOUT"},
 		{"target that is none", "dev", "--target=prefill", "--target=prefil", true, "there is no pool of prefill"},
@@ -68,7 +69,7 @@ func TestSpoiledManifestsAreRefused(t *testing.T) {
 		{"token", "dev", "      automountServiceAccountToken: false", "      automountServiceAccountToken: true", false, "gets a token"},
 		{"service links", "dev", "enableServiceLinks: false", "enableServiceLinks: true", false, "variables that read as flags"},
 		{"autoscaler of nobody", "production", "    name: tandem-prefill\n", "    name: tandem-prefills\n", false, "which is not here"},
-		{"replicas beside an autoscaler", "production", "  minReadySeconds: 5\n  revisionHistoryLimit: 5\n  selector:\n    matchLabels:\n      app.kubernetes.io/component: decode", "  minReadySeconds: 5\n  replicas: 2\n  revisionHistoryLimit: 5\n  selector:\n    matchLabels:\n      app.kubernetes.io/component: decode", false, "each apply would undo"},
+		{"replicas beside an autoscaler", "production", "  progressDeadlineSeconds: 1500\n  revisionHistoryLimit: 5\n  selector:\n    matchLabels:\n      app.kubernetes.io/component: decode", "  progressDeadlineSeconds: 1500\n  replicas: 2\n  revisionHistoryLimit: 5\n  selector:\n    matchLabels:\n      app.kubernetes.io/component: decode", false, "each apply would undo"},
 		{"claim that is not there", "production", "claimName: tandem-model", "claimName: model", true, "claim model is not here"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
