@@ -73,6 +73,9 @@ func TestNoWayForKV(t *testing.T) {
 		if a, b, c := m.value("tandem_router_kv_unreached_total"), m.value("tandem_router_kv_paths_broken"), m.value("tandem_router_fallbacks_total"); a != 1 || b != 1 || c != 3 {
 			t.Errorf("%v unreached, %v paths broken, %v fallbacks", a, b, c)
 		}
+		if n := m.sample("tandem_router_failed_tries_total", "code", "UNAVAILABLE").GetCounter().GetValue(); n != 1 {
+			t.Errorf("%v failed tries", n)
+		}
 		m.quiet() // for longer than the pair is left alone
 		if r := m.generate(t.Context(), ask(auto, 100)); r.err != nil || r.finished.GetRoute().GetMode() != agg {
 			t.Errorf("%v, %v", r.err, r.finished)

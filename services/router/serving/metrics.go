@@ -137,7 +137,7 @@ func (m *metrics) fetchedFrom(verdict workerv1.FetchVerdict) {
 
 // retried counts an attempt that failed because of workers.
 func (m *metrics) retried(failures []routing.Failure, err error) {
-	m.failedTries.WithLabelValues(status.Code(err).String()).Inc()
+	m.failedTries.WithLabelValues(rpc.CodeName(status.Code(err))).Inc()
 	for _, failure := range failures {
 		if failure.Unreached != (routing.Ref{}) {
 			m.unreached.Inc()
