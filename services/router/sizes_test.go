@@ -18,7 +18,7 @@ func TestDesiredSizes(t *testing.T) {
 				t.Fatal(r.err)
 			}
 		}
-		time.Sleep(6 * time.Second)
+		time.Sleep(11 * time.Second)
 		synctest.Wait()
 		list, err := m.control.ListWorkers(t.Context(), &controlv1.ListWorkersRequest{Role: controlv1.Role_ROLE_DECODE})
 		if err != nil || len(list.GetPools()) != 1 {

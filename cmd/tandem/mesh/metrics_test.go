@@ -97,6 +97,7 @@ var rare = map[string]string{
 	"tandem_http_request_seconds":      "somebody used the HTTP API",
 	"tandem_gpu_ecc_errors":            "a GPU computes",
 	"tandem_gpu_xid_total":             "a GPU reported an error",
+	"tandem_router_desired_workers":    "a router has run for some seconds",
 	"tandem_router_failed_tries_total": "a worker failed",
 	"tandem_signals_dropped_total":     "NATS was away",
 	"tandem_signals_malformed_total":   "a stranger sent something",

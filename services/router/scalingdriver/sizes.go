@@ -7,7 +7,6 @@ package scalingdriver
 
 import (
 	"maps"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -23,7 +22,8 @@ import (
 )
 
 const (
-	// Every is the interval between two computations of sizes.
+	// Every is the interval between two computations of sizes, and how long the router has to
+	// connect to workers before the first: the scaler begins with those that there are.
 	Every = 5 * time.Second
 	// fresh is how long a report of another router counts. Routers report every second.
 	fresh = 5 * time.Second
@@ -43,12 +43,14 @@ type Source interface {
 
 // Sizes are the desired sizes.
 type Sizes struct {
-	self   string
-	source Source
+	self    string
+	source  Source
+	desired *prometheus.GaugeVec // by model and pool
 
 	mu     sync.Mutex
 	models []*model
-	due    time.Time
+	viewed bool              // there was a view of membership
+	due    time.Time         // zero until Evaluate has been called since
 	others map[string]uint64 // epochs of the other routers in etcd that serve one of models, by id
 }
 
@@ -71,26 +73,15 @@ type told struct {
 // New returns the sizes of models, for the router with the id self. With a nil registerer they
 // are not exported as metrics.
 func New(config scaling.Config, self string, models []string, source Source, registerer prometheus.Registerer) (*Sizes, error) {
-	s := &Sizes{self: self, source: source, others: make(map[string]uint64)}
-	set := metricset.New(registerer)
-	for _, name := range models {
-		m := &model{name: name, scaler: scaling.New(config), told: make(map[string]told)}
-		s.models = append(s.models, m)
-		for role, of := range map[controlv1.Role]func(*scaling.Sizes) scaling.Size{
-			controlv1.Role_ROLE_PREFILL: func(s *scaling.Sizes) scaling.Size { return s.Prefill },
-			controlv1.Role_ROLE_DECODE:  func(s *scaling.Sizes) scaling.Size { return s.Decode },
-		} {
-			set.GaugeFunc("tandem_router_desired_workers", "Workers that the pool should have, by the load of all routers. No number until it is computed.",
-				prometheus.Labels{"model": name, "pool": api.Name(role)}, func() float64 {
-					s.mu.Lock()
-					defer s.mu.Unlock()
-					if m.sizes == nil {
-						return math.NaN()
-					}
-					return float64(of(m.sizes).Desired)
-				})
-		}
+	s := &Sizes{
+		self: self, source: source, others: make(map[string]uint64),
+		desired: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "tandem_router_desired_workers", Help: "Workers that the pool should have, by the load of all routers. Absent until it is computed."}, []string{"model", "pool"}),
 	}
+	for _, name := range models {
+		s.models = append(s.models, &model{name: name, scaler: scaling.New(config), told: make(map[string]told)})
+	}
+	set := metricset.New(registerer)
+	set.Add(s.desired)
 	return s, set.Err()
 }
 
@@ -105,7 +96,7 @@ func (s *Sizes) TakeView(v membership.View) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.others = others
+	s.others, s.viewed = others, true
 }
 
 // Take takes another router's report of its requests. It ignores reports of routers that are not
@@ -123,15 +114,17 @@ func (s *Sizes) Take(now time.Time, report *controlv1.QueueReport) {
 	s.models[i].told[origin.GetId()] = told{origin.GetEpoch(), now, demand, report}
 }
 
-// Evaluate computes the sizes if it is time.
+// Evaluate computes the sizes if it is time: not before the router has had Every to connect to the
+// workers of its first view.
 func (s *Sizes) Evaluate(now time.Time) {
 	s.mu.Lock()
-	due := !now.Before(s.due)
+	due := s.viewed && !now.Before(s.due)
+	first := s.due.IsZero()
 	if due {
 		s.due = now.Add(Every)
 	}
 	s.mu.Unlock()
-	if !due {
+	if !due || first {
 		return
 	}
 	for _, m := range s.models {
@@ -140,6 +133,8 @@ func (s *Sizes) Evaluate(now time.Time) {
 		sizes := m.scaler.Evaluate(now, scaling.Sum(append(s.heard(now, m), demand)...), mesh)
 		m.sizes = &sizes
 		s.mu.Unlock()
+		s.desired.WithLabelValues(m.name, api.Name(controlv1.Role_ROLE_PREFILL)).Set(float64(sizes.Prefill.Desired))
+		s.desired.WithLabelValues(m.name, api.Name(controlv1.Role_ROLE_DECODE)).Set(float64(sizes.Decode.Desired))
 	}
 }
 

@@ -18,15 +18,18 @@ import (
 	"github.com/tandem-serving/tandem/services/router/scalingdriver"
 )
 
-// source is a router that gets requests at a rate, and has one worker in each pool.
-type source struct{ rate float64 }
+// source is a router that gets requests at a rate, and has one worker in each pool, and more.
+type source struct {
+	rate float64
+	more int
+}
 
 func (s *source) Demand(string) scaling.Demand {
 	return scaling.Demand{RequestsPerSecond: s.rate, GapSCV: 1, PromptTokens: 1000, ContextTokens: 1000, OutputTokens: 200, TTFT: time.Second, TPOT: 100 * time.Millisecond}
 }
 
-func (*source) Mesh(string) scaling.Mesh {
-	p := scaling.Pool{Workers: 1, Known: true, Step: latency.Model{BaseMs: 20, PerTokenMs: 0.1, PerContextTokenMs: 0.0006}, StepTokens: 2048, Sequences: 64}
+func (s *source) Mesh(string) scaling.Mesh {
+	p := scaling.Pool{Workers: 1 + s.more, Known: true, Step: latency.Model{BaseMs: 20, PerTokenMs: 0.1, PerContextTokenMs: 0.0006}, StepTokens: 2048, Sequences: 64}
 	return scaling.Mesh{Pools: scaling.Pools[scaling.Pool]{Prefill: p, Decode: p}}
 }
 
@@ -45,6 +48,7 @@ func newSizes(t *testing.T, s *source, registry prometheus.Registerer, others ..
 		records = append(records, &controlv1.WorkerRecord{Id: id, Role: controlv1.Role_ROLE_ROUTER, Epoch: 7})
 	}
 	sizes.TakeView(membership.View{Workers: records})
+	sizes.Evaluate(began.Add(-scalingdriver.Every)) // from now on there is a view
 	return sizes
 }
 
@@ -75,6 +79,40 @@ func TestSeveralRouters(t *testing.T) {
 	both.Evaluate(began)
 	if a, b := total(t, alone), total(t, both); a != b || a < 10 {
 		t.Errorf("one router desires %d workers, two together %d", a, b)
+	}
+}
+
+// A router that starts says nothing until it has had time to connect to the workers in etcd: it
+// would desire the lower bound, however many serve.
+func TestStart(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	mesh := &source{more: -1}
+	sizes, err := scalingdriver.New(scaling.DefaultConfig(), "router-1", []string{"m"}, mesh, registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent := func(when string) {
+		t.Helper()
+		n, err := testutil.GatherAndCount(registry, "tandem_router_desired_workers")
+		if _, known := sizes.Of("m"); known || n != 0 || err != nil {
+			t.Errorf("%s: it is computed: %v; %d series; %v", when, known, n, err)
+		}
+	}
+	now := began.Add(time.Minute)
+	sizes.Evaluate(began)
+	sizes.Evaluate(now)
+	silent("without a view")
+	sizes.TakeView(membership.View{})
+	sizes.Evaluate(now)
+	sizes.Evaluate(now.Add(scalingdriver.Every - time.Millisecond))
+	silent("just after the first view")
+	mesh.more = 2
+	sizes.Evaluate(now.Add(scalingdriver.Every))
+	if n := total(t, sizes); n != 6 {
+		t.Errorf("%d workers desired of 6 that there are, before anything is known of the load", n)
+	}
+	if n, err := testutil.GatherAndCount(registry, "tandem_router_desired_workers"); n != 2 || err != nil {
+		t.Errorf("%d series; %v", n, err)
 	}
 }
 
@@ -159,7 +197,7 @@ func TestShown(t *testing.T) {
 		t.Fatalf("%v and %v", report.GetPools(), pools)
 	}
 	want := fmt.Sprintf(`
-# HELP tandem_router_desired_workers Workers that the pool should have, by the load of all routers. No number until it is computed.
+# HELP tandem_router_desired_workers Workers that the pool should have, by the load of all routers. Absent until it is computed.
 # TYPE tandem_router_desired_workers gauge
 tandem_router_desired_workers{model="m",pool="decode"} %d
 tandem_router_desired_workers{model="m",pool="prefill"} %d
