@@ -109,7 +109,7 @@ func prompts(f *fields, q *inferencev1.GenerateRequest, name string, most int) (
 	}
 	switch first {
 	case '"':
-		for _, text := range f.texts(name, want) {
+		for _, text := range f.texts(name, want, most) {
 			out = append(out, withText(q, text))
 		}
 	case '[':
@@ -127,13 +127,13 @@ func prompts(f *fields, q *inferencev1.GenerateRequest, name string, most int) (
 }
 
 func withText(q *inferencev1.GenerateRequest, text string) *inferencev1.GenerateRequest {
-	q = proto.CloneOf(q)
+	q = shallow(q)
 	q.Input = &inferencev1.GenerateRequest_Prompt{Prompt: text}
 	return q
 }
 
 func withTokens(q *inferencev1.GenerateRequest, ids []uint32) *inferencev1.GenerateRequest {
-	q = proto.CloneOf(q)
+	q = shallow(q)
 	q.Input = &inferencev1.GenerateRequest_TokenIds{TokenIds: &inferencev1.TokenIds{Ids: ids}}
 	return q
 }

@@ -1,5 +1,7 @@
 package openai
 
+import inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
 // KnownFields are the members of a request that are looked for, and those that are known to
 // mean nothing.
 func KnownFields(route string) map[string]bool {
@@ -26,4 +28,17 @@ func EventID(request string, tokens uint64, end int) string {
 func ParseEventID(id string) (request string, tokens uint64, end int, ok bool) {
 	request, p, ok := parseEventID(id)
 	return request, p.tokens, p.end, ok
+}
+
+// CompletionRequests are the requests that the body of a completion makes.
+func CompletionRequests(body string) ([]*inferencev1.GenerateRequest, error) {
+	f, err := parse([]byte(body))
+	if err != nil {
+		return nil, err
+	}
+	c, err := parseCompletion(f)
+	if err != nil {
+		return nil, err
+	}
+	return c.choices, nil
 }

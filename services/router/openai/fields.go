@@ -196,13 +196,22 @@ func (f *fields) list(name string) []json.RawMessage {
 	if !ok {
 		return nil
 	}
-	if n, _ := elements(raw); raw[0] == '[' && n > maxElements {
-		f.wrong(invalid(f.at+name, fmt.Sprintf("has %d elements, more than %d", n, maxElements)))
+	if !f.within(name, raw, maxElements) {
 		return nil
 	}
 	var out []json.RawMessage
 	f.decode(name, &out, "an array")
 	return out
+}
+
+// within reports whether the array called name has at most so many elements.
+func (f *fields) within(name string, array json.RawMessage, most int) bool {
+	n, _ := elements(array)
+	if n > most && array[0] == '[' {
+		f.wrong(invalid(f.at+name, fmt.Sprintf("has %d elements, more than %d", n, most)))
+		return false
+	}
+	return true
 }
 
 // object is a member that is an object; nil if it is not given.

@@ -138,6 +138,6 @@ func guided(f *fields, name, kind string) *inferencev1.StructuredOutput {
 		return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Grammar{Grammar: f.text(name)}}
 	}
 	return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Choice{Choice: &inferencev1.Choice{
-		Texts: f.texts(name, "an array of strings"),
+		Texts: f.texts(name, "an array of strings", maxChoiceTexts),
 	}}}
 }

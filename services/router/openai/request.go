@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -22,6 +23,14 @@ const (
 	maxN        = 128 // answers to one prompt
 	maxChoices  = 128 // answers to all prompts of a request together
 	maxLogprobs = 20
+)
+
+// Bounds of the Backend that are checked here too, before a long list is read.
+const (
+	maxStops       = 16
+	maxStopTokens  = 64
+	maxBiases      = 1024
+	maxChoiceTexts = 1024
 )
 
 // parsedRequest is a request that was translated: one GenerateRequest for each answer.
@@ -79,7 +88,9 @@ var ofGRPC = []string{"slo", "sampling", "token_ids", "no_special_tokens"}
 func (c *parsedRequest) common(f *fields) *inferencev1.GenerateRequest {
 	q := &inferencev1.GenerateRequest{Model: f.text("model"), CacheSalt: f.text("cache_salt"), Sampling: sampling(f)}
 	q.Stop = stops(f)
-	q.StopTokenIds = tokens(f, "stop_token_ids")
+	if raw, _ := f.raw("stop_token_ids"); f.within("stop_token_ids", raw, maxStopTokens) {
+		f.numbers("stop_token_ids", &q.StopTokenIds, "an array of token ids")
+	}
 	q.IgnoreEos, _ = f.boolean("ignore_eos")
 	// vLLM serves the lowest number first, the Backend the highest.
 	if p := f.integerIn("priority", -100, 100); p != nil {
@@ -240,7 +251,10 @@ func biases(f *fields) map[uint32]float32 {
 			f.wrong(invalid("logit_bias", fmt.Sprintf("%q is not a token id", clienterr.Shorten(name))))
 			return nil
 		}
-		out[uint32(id)] = *bias
+		if out[uint32(id)] = *bias; len(out) > maxBiases {
+			f.wrong(invalid("logit_bias", fmt.Sprintf("has more than %d tokens", maxBiases)))
+			return nil
+		}
 	}
 	if len(out) == 0 {
 		return nil
@@ -257,14 +271,13 @@ func stops(f *fields) []string {
 	if raw[0] == '"' {
 		return []string{f.text("stop")}
 	}
-	return f.texts("stop", "a string or an array of strings")
+	return f.texts("stop", "a string or an array of strings", maxStops)
 }
 
-// texts reads an array of strings.
-func (f *fields) texts(name, want string) []string {
-	raw, _ := f.raw(name)
-	if n, _ := elements(raw); n > maxElements {
-		f.wrong(invalid(f.at+name, fmt.Sprintf("has %d elements, more than %d", n, maxElements)))
+// texts reads an array of strings, at most so many.
+func (f *fields) texts(name, want string, most int) []string {
+	if raw, _ := f.raw(name); !f.within(name, raw, most) {
+		return nil
 	}
 	var read []*string
 	if !f.decode(name, &read, want) {
@@ -278,13 +291,6 @@ func (f *fields) texts(name, want string) []string {
 		}
 		out[i] = *text
 	}
-	return out
-}
-
-// tokens reads a list of token ids.
-func tokens(f *fields, name string) []uint32 {
-	var out []uint32
-	f.numbers(name, &out, "an array of token ids")
 	return out
 }
 
@@ -306,17 +312,27 @@ func (c *parsedRequest) repeat(prompts []*inferencev1.GenerateRequest) {
 		for i := range c.n {
 			choice := q
 			if i > 0 {
-				// The prompt is what may be large, and nobody changes it.
-				input := q.Input
-				q.Input = nil
-				choice = proto.CloneOf(q)
-				q.Input, choice.Input = input, input
+				choice = shallow(q)
 				choice.PromptLogprobs = nil // the first answer's are those of all
 				if choice.GetSampling().Seed != nil {
-					choice.Sampling.Seed = proto.Uint64(choice.GetSampling().GetSeed() + uint64(i))
+					choice.Sampling = shallow(q.GetSampling())
+					choice.Sampling.Seed = proto.Uint64(q.GetSampling().GetSeed() + uint64(i))
 				}
 			}
 			c.choices = append(c.choices, choice)
 		}
 	}
+}
+
+// shallow is a copy of a message that shares its lists, maps and inner messages, which may be large:
+// nobody may change them.
+func shallow[M proto.Message](m M) M {
+	from := m.ProtoReflect()
+	to := from.New()
+	from.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		to.Set(field, value)
+		return true
+	})
+	out, _ := to.Interface().(M)
+	return out
 }

@@ -111,7 +111,7 @@ var includable = []string{
 // logprobs reads include and top_logprobs.
 func (r *response) logprobs(f *fields, c *parsedRequest, q *inferencev1.GenerateRequest) {
 	if f.has("include") {
-		for i, name := range f.texts("include", "an array of strings") {
+		for i, name := range f.texts("include", "an array of strings", maxElements) {
 			switch {
 			case name == includeLogprobs:
 				c.logprobs = true

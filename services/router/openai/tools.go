@@ -121,7 +121,7 @@ func (f *fields) function() chatFunction {
 func (c *parsedRequest) tool(f *fields) (name, text string) {
 	function := c.functionIn(f).function()
 	f.notSupported("is not supported; leave it out", "async", "defer_loading")
-	if callers := f.texts("allowed_callers", "an array of strings"); f.has("allowed_callers") && !slices.Contains(callers, "direct") {
+	if callers := f.texts("allowed_callers", "an array of strings", maxElements); f.has("allowed_callers") && !slices.Contains(callers, "direct") {
 		f.wrong(unsupported(f.at+"allowed_callers", `has to have "direct": only the model calls functions`))
 	}
 	f.ignoreOthers()
