@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"log/slog"
+	"math"
 	"net/http"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -51,7 +52,9 @@ func (b httpBackend) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (
 		return openai.Plan{}, err
 	}
 	plan := openai.Plan{
-		Model: p.Model.Spec.Name, Prompt: preprocess.IDs(p.Tokens), MaxTokens: p.MaxTokens, Text: func() string { return p.Model.Tokenizer.Decode(p.Tokens, true) }, RequestID: id,
+		Model: p.Model.Spec.Name, Prompt: preprocess.IDs(p.Tokens), MaxTokens: p.MaxTokens, RequestID: id,
+		Text:      func() string { return p.Model.Tokenizer.Decode(p.Tokens, true) },
+		TextBytes: func() int { return p.Model.TextBytes(p.Tokens, true, math.MaxInt) },
 	}
 	if served := b.service.dispatcher.Served(plan.Model); len(served) == 1 {
 		plan.Fingerprint = served[0].Fingerprint()

@@ -125,9 +125,9 @@ func (a *assembly) take(bytes int64, prompt bool) error {
 
 // keepPrompts takes the memory for what a whole answer says of its prompts: each choice says it again.
 func (a *assembly) keepPrompts() error {
-	bytes := int64(0)
+	bytes := -a.parsed.echoBytes() // are held already
 	for _, i := range a.shown() {
-		bytes += 3 * int64(len(a.echo(i)))
+		bytes += echoCopies * int64(len(a.echo(i)))
 		if a.parsed.echoTop == nil && (a.parsed.promptTop == nil || a.parsed.chat) {
 			continue
 		}

@@ -42,3 +42,6 @@ func CompletionRequests(body string) ([]*inferencev1.GenerateRequest, error) {
 	}
 	return c.choices, nil
 }
+
+// Held is how much of Config.MaxHeldBytes is taken.
+func (h *Handler) Held() int64 { return h.config.MaxHeldBytes - h.left.Load() }

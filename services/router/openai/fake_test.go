@@ -59,6 +59,9 @@ type fake struct {
 	embedded []*inferencev1.EmbedRequest
 
 	scores []*inferencev1.TokenLogprobs // of the prompt
+
+	text  string // of each prompt in tokens
+	texts int    // that were made
 }
 
 func (f *fake) Generate(ctx context.Context, from *serving.Caller, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
@@ -187,7 +190,10 @@ func (f *fake) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (openai
 	for i, c := range []byte(q.GetPrompt()[:min(5, len(q.GetPrompt()))]) {
 		prompt[i] = uint32(c)
 	}
-	return openai.Plan{Model: "real", Fingerprint: "fp_0123456789ab", Prompt: prompt, MaxTokens: int(q.GetMaxTokens()), RequestID: f.id(ctx)}, nil
+	return openai.Plan{
+		Model: "real", Fingerprint: "fp_0123456789ab", Prompt: prompt, MaxTokens: int(q.GetMaxTokens()), RequestID: f.id(ctx),
+		TextBytes: func() int { return len(f.text) }, Text: func() string { f.texts++; return strings.Clone(f.text) },
+	}, nil
 }
 
 // Embed gives each input a vector of its place and its length.

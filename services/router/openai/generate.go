@@ -37,7 +37,7 @@ func (h *Handler) generate(e *exchange, k *kind) error {
 func (h *Handler) whole(e *exchange, a *assembly) error {
 	// The backend takes whatever ends the events for a client that is gone.
 	var unkept error
-	if err := h.run(e, a.parsed, func(index int, event *inferencev1.GenerateEvent) error {
+	if err := h.run(a, func(index int, event *inferencev1.GenerateEvent) error {
 		if event.GetAccepted() != nil {
 			a.admitted()
 		}
@@ -59,7 +59,7 @@ func (h *Handler) stream(e *exchange, a *assembly) error {
 		s.now = connOf(e.request.Context())
 	}
 	var unsent error // the backend takes it for a client that is gone
-	if err := h.run(e, a.parsed, func(index int, event *inferencev1.GenerateEvent) error {
+	if err := h.run(a, func(index int, event *inferencev1.GenerateEvent) error {
 		if event.GetAccepted() != nil {
 			a.admitted()
 		}
@@ -101,17 +101,21 @@ func (h *Handler) assembly(e *exchange, k *kind, memory *memoryShare) (*assembly
 	if c.secret, err = secretOf(e.request.Header); err != nil {
 		return nil, err
 	}
-	if !memory.take(valueBytes * int64(c.verbatim)) {
+	// The body's own memory is one of the copies of an echo that is a text.
+	if !memory.take(valueBytes*int64(c.verbatim) + c.echoBytes()*(echoCopies-1)/echoCopies) {
 		return nil, full()
 	}
 	return &assembly{memory: memory, parsed: c, exchange: e, created: e.arrived.Unix(), answers: make([]progress, len(c.choices))}, nil
 }
 
 // admitted lets go of the requests: once they are admitted their prompts are in tokens, and the rest
-// is not needed.
+// is not needed. Echoes are, until they are sent.
 func (a *assembly) admitted() {
+	if a.parsed.choices == nil {
+		return // an answer before this one was
+	}
 	a.parsed.choices, a.parsed.planned = nil, nil
-	a.memory.release()
+	a.memory.give(a.memory.bytes - a.parsed.echoBytes())
 }
 
 // body reads a request's body, and to its end, without which net/http would not

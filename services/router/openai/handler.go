@@ -57,8 +57,9 @@ type Plan struct {
 	Prompt []uint32
 	// MaxTokens is the length that the answer may have.
 	MaxTokens int
-	// Text is the prompt as text, without special tokens.
-	Text func() string
+	// Text is the prompt as text, without special tokens. TextBytes is about how long it is.
+	Text      func() string
+	TextBytes func() int
 	// RequestID is the context's id, with a suffix if a request has that already.
 	RequestID string
 }

@@ -20,6 +20,17 @@ const (
 	alternativeBytes = 192
 )
 
+// echoCopies is how often an echo is held while it is sent: as text, in a message and as JSON, about.
+const echoCopies = 3
+
+// echoBytes is what the echoes that are still to be sent take.
+func (c *parsedRequest) echoBytes() (bytes int64) {
+	for _, echo := range c.echoes {
+		bytes += echoCopies * int64(len(echo))
+	}
+	return bytes
+}
+
 // scoredBytes is what tokens take, about, that come with how likely they are.
 func scoredBytes(tokens []*inferencev1.TokenLogprobs) (bytes int64) {
 	for _, t := range tokens {
@@ -85,9 +96,8 @@ func (r *countingReader) Read(p []byte) (int, error) {
 // footprint is what the answers of a request take at most for how likely tokens are, and for prompts.
 type footprint struct{ prompts, answers int64 }
 
-// add adds the answers to one prompt, which the client gets together with the prompt, if echo is not
-// empty.
-func (t *footprint) add(c *parsedRequest, q *inferencev1.GenerateRequest, plan Plan, echo string) {
+// add adds the answers to one prompt, with an echo of so many bytes.
+func (t *footprint) add(c *parsedRequest, q *inferencev1.GenerateRequest, plan Plan, echo int) {
 	whole := !c.stream || c.response != nil // the last events of a streamed response have all of it
 	if q.PromptLogprobs != nil {
 		times := 1
@@ -96,9 +106,11 @@ func (t *footprint) add(c *parsedRequest, q *inferencev1.GenerateRequest, plan P
 		}
 		t.prompts += int64(times*len(plan.Prompt)) * (tokenBytes + alternativeBytes*int64(q.GetPromptLogprobs()))
 	}
+	times := 1
 	if whole {
-		t.prompts += 3 * int64(c.shown*len(echo))
+		times = c.shown
 	}
+	t.prompts += echoCopies * int64(times*echo)
 	if whole && q.MaxTokens != nil {
 		t.answers += int64(c.n*plan.MaxTokens) * c.scoredToken()
 	}
@@ -112,13 +124,8 @@ func (c *parsedRequest) scoredToken() int64 {
 	return tokenBytes + alternativeBytes*int64(c.top)
 }
 
-// fits refuses a request whose answers need not fit into the memory that those of one may take.
-func (h *Handler) fits(c *parsedRequest, t footprint) error {
-	if t.prompts+t.answers > h.mostOfOne() {
-		return c.tooLarge(t.prompts > t.answers)
-	}
-	return nil
-}
+// fits reports whether answers fit into the memory that those of one request may take.
+func (h *Handler) fits(t footprint) bool { return t.prompts+t.answers <= h.mostOfOne() }
 
 // tooLarge refuses a request whose answers take more than those of one may. To send it again does not
 // help. prompt: what they say of prompts does.

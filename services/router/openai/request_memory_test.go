@@ -3,6 +3,7 @@ package openai_test
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"testing"
@@ -57,6 +58,59 @@ func TestAnswersShareLists(t *testing.T) {
 				q.GetStructuredOutput() != first.GetStructuredOutput() {
 				t.Fatalf("%s: answer %d has lists of its own", body, i)
 			}
+		}
+	}
+}
+
+// Prompts in tokens become texts to echo until the next would not fit.
+func TestEchoesAreMadeWhileTheyFit(t *testing.T) {
+	prompts := "[" + strings.Repeat("[1],", 127) + "[1]]"
+	for _, more := range []string{"", `,"stream":true`} {
+		f := &fake{words: []string{"a"}, most: 128, text: strings.Repeat("x", 1<<20)}
+		w := ask(t, f, http.MethodPost, completions, `{"prompt":`+prompts+`,"echo":true`+more+`}`)
+		if e := errorOf(t, w.Body.String()); w.Code != http.StatusBadRequest || e.Param != "echo" {
+			t.Errorf("%q: %d %+v", more, w.Code, e)
+		}
+		if f.texts > 127/3 {
+			t.Errorf("%q: %d texts of a MiB were made", more, f.texts)
+		}
+	}
+}
+
+// What is echoed is held until it is sent, and no longer.
+func TestEchoesAreHeldUntilTheyAreSent(t *testing.T) {
+	const text = 10_000
+	for _, c := range []struct {
+		body string
+		want string // held before Accepted, then before each further event
+	}{
+		{`{"prompt":[1],"echo":true,"stream":true}`, "all none"},
+		{`{"prompt":[1],"echo":true,"stream":true,"logprobs":0}`, "all all all"},
+		{`{"prompt":[1],"echo":true,"stream":true,"logprobs":0,"max_tokens":0}`, "all all all"},
+		{`{"prompt":[1],"echo":true}`, "all all"},
+		{`{"prompt":"` + strings.Repeat("y", text) + `","echo":true,"stream":true}`, "all none"},
+		{`{"prompt":"` + strings.Repeat("y", text) + `","echo":true}`, "all all"},
+	} {
+		f := &fake{words: []string{"a"}, text: strings.Repeat("x", text)}
+		h := handler(t, f)
+		var held []string
+		f.wait = func() {
+			switch bytes := h.Held(); {
+			case bytes >= 3*text:
+				held = append(held, "all")
+			case bytes == 0:
+				held = append(held, "none")
+			default:
+				held = append(held, fmt.Sprint(bytes))
+			}
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, completions, strings.NewReader(c.body)))
+		if got := strings.Join(held, " "); w.Code != http.StatusOK || got != c.want {
+			t.Errorf("%.80s: %d, held before events: %s; want %s", c.body, w.Code, got, c.want)
+		}
+		if h.Held() != 0 {
+			t.Errorf("%.80s: %d bytes are held after the end", c.body, h.Held())
 		}
 	}
 }

@@ -34,7 +34,7 @@ func (h *Handler) respond(e *exchange) error {
 // until the end.
 func (h *Handler) runResponse(e *exchange, a *assembly, to func(*inferencev1.GenerateEvent) error, now func(*inferencev1.GenerateEvent) bool) error {
 	var unkept error
-	err := h.run(e, a.parsed, func(_ int, event *inferencev1.GenerateEvent) error {
+	err := h.run(a, func(_ int, event *inferencev1.GenerateEvent) error {
 		if event.GetAccepted() != nil {
 			if a.admitted(); !a.memory.take(a.parsed.response.bytes()) {
 				unkept = full()

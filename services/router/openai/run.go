@@ -23,17 +23,18 @@ type receive func(index int, event *inferencev1.GenerateEvent) error
 
 // run generates the answers of a request and returns when all have ended. The first that fails ends
 // the others. A single answer runs on the caller's goroutine, with now as Caller.Now.
-func (h *Handler) run(e *exchange, c *parsedRequest, to receive, now func(*inferencev1.GenerateEvent) bool) error {
+func (h *Handler) run(a *assembly, to receive, now func(*inferencev1.GenerateEvent) bool) error {
+	e, c := a.exchange, a.parsed
 	if most := h.backend.MaxAnswers(); len(c.choices) > most {
 		return tooMany(c, most)
 	}
 	c.secret = cmp.Or(c.secret, rpc.NewID())
 	if len(c.choices) > 1 {
-		return h.several(e, c, to)
+		return h.several(a, to)
 	}
 	q := c.choices[0]
 	if c.echoesTokens || q.PromptLogprobs != nil || int64(q.GetMaxTokens())*c.scoredToken() > h.mostOfOne() {
-		if _, _, err := h.prepare(e.request.Context(), c); err != nil {
+		if _, _, err := h.prepare(a); err != nil {
 			return err
 		}
 	}
@@ -63,7 +64,8 @@ func (c *parsedRequest) describe(caller *serving.Caller) {
 }
 
 // prepareSeveral is prepare for several answers, unless they need more than their caller may use.
-func (h *Handler) prepareSeveral(e *exchange, c *parsedRequest) (id string, err error) {
+func (h *Handler) prepareSeveral(a *assembly) (id string, err error) {
+	e, c := a.exchange, a.parsed
 	ctx, need := e.request.Context(), quota.Need{Requests: int64(len(c.choices))}
 	computes := !c.empty || c.choices[0].PromptLogprobs != nil
 	switch {
@@ -75,15 +77,16 @@ func (h *Handler) prepareSeveral(e *exchange, c *parsedRequest) (id string, err 
 	if err := e.limits.Over(ctx, need, manyBy(c)); err != nil {
 		return "", err
 	}
-	if id, need.Tokens, err = h.prepare(ctx, c); err != nil || !computes {
+	if id, need.Tokens, err = h.prepare(a); err != nil || !computes {
 		return id, err
 	}
 	return id, e.limits.Over(ctx, need, manyBy(c))
 }
 
 // several generates several answers. Answers to one prompt share it.
-func (h *Handler) several(e *exchange, c *parsedRequest, to receive) error {
-	id, err := h.prepareSeveral(e, c)
+func (h *Handler) several(a *assembly, to receive) error {
+	e, c := a.exchange, a.parsed
+	id, err := h.prepareSeveral(a)
 	if err != nil {
 		return err
 	}
@@ -124,11 +127,11 @@ func manyBy(c *parsedRequest) string {
 
 // prepare tokenizes each text and conversation once for all its answers, one after the other, and
 // returns the id of the answers and how many tokens all of them may take, unless they take too much memory.
-func (h *Handler) prepare(ctx context.Context, c *parsedRequest) (id string, tokens int64, err error) {
-	number, bytes := 0, footprint{}
+func (h *Handler) prepare(a *assembly) (id string, tokens int64, err error) {
+	c, number, bytes := a.parsed, 0, footprint{}
 	c.planned = make(map[*inferencev1.GenerateRequest]Plan)
 	for answers := range slices.Chunk(c.choices, c.n) {
-		plan, err := h.backend.Plan(ctx, answers[0])
+		plan, err := h.backend.Plan(a.exchange.request.Context(), answers[0])
 		if err != nil {
 			return "", 0, err
 		}
@@ -149,18 +152,26 @@ func (h *Handler) prepare(ctx context.Context, c *parsedRequest) (id string, tok
 				q.Input = prompt
 			}
 		}
-		if c.echoesTokens && c.echoes[number] == "" {
+		echo := 0
+		switch {
+		case c.echoesTokens:
+			echo = plan.TextBytes()
+		case c.echoes != nil:
+			echo = len(c.echoes[number])
+		}
+		if bytes.add(c, answers[0], plan, echo); !h.fits(bytes) {
+			return "", 0, c.tooLarge(bytes.prompts > bytes.answers)
+		}
+		if c.echoesTokens {
 			c.echoes[number] = plan.Text()
+			if !a.memory.take(echoCopies * int64(len(c.echoes[number]))) {
+				return "", 0, full()
+			}
 		}
-		echo := ""
-		if c.echoes != nil {
-			echo = c.echoes[number]
-		}
-		bytes.add(c, answers[0], plan, echo)
 		number++
 		id = plan.RequestID
 	}
-	return id, tokens, h.fits(c, bytes)
+	return id, tokens, nil
 }
 
 // suffixed is the id of one of several answers. The slash keeps it apart from ids that end in a

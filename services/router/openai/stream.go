@@ -120,7 +120,9 @@ func (s *stream) begin(index int) error {
 	}
 	if echo := s.echo(index); echo != "" && s.parsed.echoTop == nil {
 		c.Text = &echo
-		return s.send(c)
+		err := s.send(c)
+		s.echoSent(index)
+		return err
 	}
 	// A completion without an echo sends only the headers.
 	return s.exchange.open()
@@ -145,9 +147,20 @@ func (s *stream) echoScored(index int) error {
 	if err := s.send(c); err != nil {
 		return err
 	}
-	s.buffer = nil // it has grown to the length of the prompt's scores
 	s.memory.give(taken)
+	s.echoSent(index)
 	return nil
+}
+
+// echoSent lets go of an echo, if the last answer that has it has sent it.
+func (s *stream) echoSent(index int) {
+	s.buffer = nil // it has grown to the length of the echo
+	if index%s.parsed.n < s.parsed.n-1 {
+		return
+	}
+	echo := &s.parsed.echoes[index/s.parsed.n]
+	s.memory.give(echoCopies * int64(len(*echo)))
+	*echo = ""
 }
 
 // addLast sends the text that was held back until the end.

@@ -48,14 +48,9 @@ func (s *Models) Detokenize(ctx context.Context, q *inferencev1.DetokenizeReques
 	if err != nil {
 		return nil, err
 	}
-	bytes := 0
-	for _, id := range ids {
-		if q.GetSkipSpecialTokens() && m.Tokenizer.IsSpecial(id) {
-			continue
-		}
-		if bytes += len(m.Tokenizer.TokenBytes(id)); bytes > maxDetokenized {
-			return nil, rpc.InvalidArgument("token_ids", fmt.Sprintf("their text has more than %d bytes: send fewer at a time", maxDetokenized))
-		}
+	bytes := m.TextBytes(ids, q.GetSkipSpecialTokens(), maxDetokenized)
+	if bytes > maxDetokenized {
+		return nil, rpc.InvalidArgument("token_ids", fmt.Sprintf("their text has more than %d bytes: send fewer at a time", maxDetokenized))
 	}
 	done, err := m.textTurn(ctx, bytes)
 	if err != nil {
@@ -63,6 +58,20 @@ func (s *Models) Detokenize(ctx context.Context, q *inferencev1.DetokenizeReques
 	}
 	defer done()
 	return &inferencev1.DetokenizeResponse{Text: m.Tokenizer.Decode(ids, q.GetSkipSpecialTokens())}, nil
+}
+
+// TextBytes is how many bytes tokens stand for, counted until there are more than most. Their text can
+// be longer, by what stands for bytes that make no character.
+func (m *Model) TextBytes(tokens []int32, skipSpecial bool, most int) (bytes int) {
+	for _, id := range tokens {
+		if skipSpecial && m.Tokenizer.IsSpecial(id) {
+			continue
+		}
+		if bytes += len(m.Tokenizer.TokenBytes(id)); bytes > most {
+			break
+		}
+	}
+	return bytes
 }
 
 // tokensOf is the token ids of a field, each of which has to be in the model's vocabulary.
