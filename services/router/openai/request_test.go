@@ -66,6 +66,8 @@ func TestTranslates(t *testing.T) {
 			`sampling{} conversation{messages{role:"assistant" content:"a" reasoning_content:"b"} messages{role:"assistant" content:"c" reasoning_content:"d"} messages{role:"assistant" content:"e" reasoning_content:"g"} messages{role:"user" content:"h"}}`},
 		{"calls", chats, `{"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"t","type":"function","function":{"name":"f","arguments":"{\"x\":9007199254740993}"}}]}]}`,
 			`sampling{} conversation{messages{role:"assistant" tool_calls{fields{key:"id" value{string_value:"t"}} fields{key:"type" value{string_value:"function"}} fields{key:"function" value{struct_value{fields{key:"name" value{string_value:"f"}} fields{key:"arguments" value{string_value:"{\"x\":9007199254740993}"}}}}}} no_content:true}}`},
+		{"a call that was cut", chats, `{"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"t","type":"function","function":{"name":"f","arguments":"{\"x\": 1"}}]}]}`,
+			`sampling{} conversation{messages{role:"assistant" tool_calls{fields{key:"id" value{string_value:"t"}} fields{key:"type" value{string_value:"function"}} fields{key:"function" value{struct_value{fields{key:"name" value{string_value:"f"}} fields{key:"arguments" value{string_value:"{\"x\": 1"}}}}}} no_content:true}}`},
 		{"calls as objects", chats, `{"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":{"x":1}}},{"function":{"name":"g"}}]}]}`,
 			`sampling{} conversation{messages{role:"assistant"
 			tool_calls{fields{key:"id" value{string_value:""}} fields{key:"type" value{string_value:"function"}} fields{key:"function" value{struct_value{fields{key:"name" value{string_value:"f"}} fields{key:"arguments" value{string_value:"{\"x\":1}"}}}}}}
@@ -130,7 +132,8 @@ func TestRefuses(t *testing.T) {
 		{"content", chats, `{"messages":[{"role":"user","content":5}]}`, "messages[0].content", "a string or an array"},
 		{"image", chats, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]}`, "messages[0].content[0].type", `"image_url"`},
 		{"custom call", chats, `{"messages":[{"role":"assistant","tool_calls":[{"type":"custom"}]}]}`, "messages[0].tool_calls[0].type", `"custom"`},
-		{"arguments", chats, `{"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{"}}]}]}`, "messages[0].tool_calls[0].function.arguments", "JSON object"},
+		{"arguments", chats, `{"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":[1]}}]}]}`, "messages[0].tool_calls[0].function.arguments", "a string or an object"},
+		{"cut arguments", chats, `{"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{\"x\":[` + strings.Repeat(`1,`, 1<<14) + `"}}]}]}`, "messages[0].tool_calls[0].function.arguments", "16384 values"},
 		{"a user's calls", chats, `{"messages":[{"role":"user","content":"","tool_calls":[{}]}]}`, "messages[0].tool_calls", "assistant"},
 		{"tools", chats, `{` + hi + `,"tools":[{}]}`, "tools[0].type", "is missing"},
 		{"a tool of another kind", chats, `{` + hi + `,"tools":[{"type":"web_search"}]}`, "tools[0].type", "functions only"},

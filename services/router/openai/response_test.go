@@ -85,7 +85,7 @@ func TestResponsesRefuse(t *testing.T) {
 		{"reasoning", `{"input":[{"type":"reasoning","summary":[]}]}`, "input[0].type", `"reasoning"`, 400},
 		{"call without a name", `{"input":[{"type":"function_call","call_id":"1","arguments":"{}"}]}`, "input[0].name", "missing", 400},
 		{"call without an id", `{"input":[{"type":"function_call","name":"f","arguments":"{}"}]}`, "input[0].call_id", "missing", 400},
-		{"arguments", `{"input":[{"type":"function_call","call_id":"1","name":"f","arguments":"{"}]}`, "input[0].arguments", "JSON object", 400},
+		{"arguments", `{"input":[{"type":"function_call","call_id":"1","name":"f","arguments":[1]}]}`, "input[0].arguments", "a string or an object", 400},
 		{"output of nothing", `{"input":[{"type":"function_call_output","output":"x"}]}`, "input[0].call_id", "missing", 400},
 		{"no output", `{"input":[{"type":"function_call_output","call_id":"1"}]}`, "input[0].output", "missing", 400},
 		{"an item that is not kept", `{"input":[{"type":"item_reference","id":"msg_1"}]}`, "input[0].id", "'msg_1' not found", 404},

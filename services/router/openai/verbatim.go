@@ -88,26 +88,26 @@ func fits(number string) bool {
 	return err == nil
 }
 
-// arguments reads the arguments of a call, in a string or as they are, and returns
-// them as JSON: pkg/chat makes an object of it for the template, with its numbers as
-// they are written.
+// arguments reads the arguments of a call, as a text or as an object, and returns them as a text.
+// pkg/chat makes an object of it for the template, with its numbers as they are written. A text that
+// is none, of a call that was cut, stays text.
 func (f *fields) arguments() string {
 	raw, given := f.raw("arguments")
 	if !given {
 		return "{}"
 	}
 	text := string(raw)
-	if raw[0] == '"' {
+	switch raw[0] {
+	case '"':
 		if text = f.text("arguments"); text == "" {
 			return "{}"
 		}
-	}
-	if !f.count("arguments", []byte(text)) {
+	case '{':
+	default:
+		f.wrong(wrongType(f.at+"arguments", "a string or an object"))
 		return ""
 	}
-	var object map[string]json.RawMessage
-	if json.Unmarshal([]byte(text), &object) != nil || object == nil {
-		f.wrong(invalid(f.at+"arguments", "has to be a JSON object in a string"))
+	if !f.count("arguments", []byte(text)) {
 		return ""
 	}
 	return text
