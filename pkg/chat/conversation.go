@@ -133,6 +133,9 @@ func valueOf(v any, depth int) (any, error) {
 		}
 		f, err := x.Float64()
 		if err != nil {
+			if len(x) > 20 {
+				x = x[:20] + "…"
+			}
 			return nil, fmt.Errorf("%s is too large for a number", x)
 		}
 		return f, nil

@@ -192,9 +192,15 @@ func TestNumbersBeyond64Bits(t *testing.T) {
 			t.Errorf("%s: %q, error %v, want %q", source, got, err, want)
 		}
 	}
-	c := chat.Conversation{Messages: []chat.Message{{Role: "user"}}, Tools: []any{json.RawMessage(strings.Repeat("9", 4301))}}
-	if _, err := renderSource(t, "a", c); err == nil || !strings.Contains(err.Error(), "99… has more than 4300 digits") {
-		t.Errorf("error %v", err)
+	for number, want := range map[string]string{
+		strings.Repeat("9", 4301):         "99… has more than 4300 digits",
+		"1e400":                           "1e400 is too large",
+		strings.Repeat("9", 4301) + "e99": "99… is too large",
+	} {
+		c := chat.Conversation{Messages: []chat.Message{{Role: "user"}}, Tools: []any{json.RawMessage(number)}}
+		if _, err := renderSource(t, "a", c); err == nil || !strings.Contains(err.Error(), want) || len(err.Error()) > 100 {
+			t.Errorf("error %.200v, want %q", err, want)
+		}
 	}
 }
 
