@@ -4,15 +4,18 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/quota"
+	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
 // generate serves a completion or a chat.
@@ -121,6 +124,12 @@ func (a *assembly) admitted() {
 // body reads a request's body, and to its end, without which net/http would not
 // notice that the client leaves.
 func (h *Handler) body(e *exchange, memory *memoryShare) ([]byte, error) {
+	if encoding := strings.Join(e.request.Header.Values("Content-Encoding"), ", "); encoding != "" && !strings.EqualFold(encoding, "identity") {
+		return nil, &Failure{
+			Status: http.StatusUnsupportedMediaType, Type: typeInvalid, Code: "unsupported_encoding",
+			Message: fmt.Sprintf("the Content-Encoding %q is not supported: send the body as it is, without this header", clienterr.Shorten(encoding)),
+		}
+	}
 	if err := e.SetReadDeadline(time.Now().Add(h.config.ReadTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return nil, err
 	}
