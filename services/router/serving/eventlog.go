@@ -3,6 +3,7 @@ package serving
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/protobuf/proto"
 
@@ -25,12 +26,12 @@ type eventLog struct {
 	keeps    bool      // all events, for readers that come back
 	asleep   []*reader // readers that wait for the next event
 	entries  []entry
-	head     int   // index of the first entry that is not dropped
-	first    int   // number of the event at head
-	reached  int   // the largest number of an event that a reader asked for
-	bytes    int64 // memory of the entries
-	kept     bool  // the bytes count as kept, not as unread
-	tokens   int   // generated so far
+	head     int          // index of the first entry that is not dropped
+	first    int          // number of the event at head
+	reached  int          // the largest number of an event that a reader asked for
+	bytes    atomic.Int64 // memory of the entries; changes under mu
+	kept     atomic.Bool  // the bytes count as kept, not as unread; changes under mu
+	tokens   int          // generated so far
 	ended    bool
 	released bool  // there are no readers any more
 	err      error // how the log ended; nil after Finished
@@ -95,7 +96,7 @@ func (l *eventLog) append(event *inferencev1.GenerateEvent) (kept bool) {
 	}
 	l.entries = append(l.entries, e)
 	l.count(e.bytes())
-	over := l.bytes > l.memory.mostPerLog && len(l.entries)-l.head > 1 // nobody could read a single one any sooner
+	over := l.bytes.Load() > l.memory.mostPerLog && len(l.entries)-l.head > 1 // nobody could read a single one any sooner
 	l.wake()
 	l.mu.Unlock()
 	switch {
@@ -129,8 +130,8 @@ func (l *eventLog) unread() int { return l.first + len(l.entries) - l.head - l.r
 
 // count adds to the log's memory. The caller holds mu.
 func (l *eventLog) count(bytes int64) {
-	l.bytes += bytes
-	l.memory.count(l.kept, bytes)
+	l.bytes.Add(bytes)
+	l.memory.count(l.kept.Load(), bytes)
 }
 
 // end closes the log; err is a status or nil.
@@ -170,12 +171,12 @@ func (l *eventLog) release() {
 func (l *eventLog) keep(kept bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if kept == l.kept || l.released {
+	if kept == l.kept.Load() || l.released {
 		return
 	}
-	l.memory.count(l.kept, -l.bytes)
-	l.kept = kept
-	l.memory.count(l.kept, l.bytes)
+	l.memory.count(!kept, -l.bytes.Load())
+	l.kept.Store(kept)
+	l.memory.count(kept, l.bytes.Load())
 }
 
 // wake rouses the readers that are asleep. The caller holds mu.

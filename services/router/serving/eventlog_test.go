@@ -3,6 +3,7 @@ package serving_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -153,5 +154,24 @@ func TestASingleLargeEventIsKept(t *testing.T) {
 	l.AppendEvent(&inferencev1.GenerateEvent{Offset: 9})
 	if offset := l.Read(); offset != -1 {
 		t.Errorf("read %d of a log with two, which is cut off", offset)
+	}
+}
+
+// While a log hands over a token, which may take a while, others are cut off.
+func TestALogThatHandsOverKeepsNoOtherFromBeingCut(t *testing.T) {
+	var other *serving.Log
+	l, err := serving.NewLog(false, func(*inferencev1.GenerateEvent) bool {
+		other.AppendEvent(&inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Finished{Finished: &inferencev1.Finished{Text: strings.Repeat("x", 17<<20)}}})
+		return true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other = l.Beside(nil)
+	if l.Read() != -1 || l.Append(0) {
+		t.Error("the token is not handed over")
+	}
+	if other.Bytes() != 0 {
+		t.Errorf("the other log has %d bytes", other.Bytes())
 	}
 }

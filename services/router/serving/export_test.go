@@ -69,6 +69,11 @@ func NewLog(keeps bool, now func(*inferencev1.GenerateEvent) bool) (*Log, error)
 	return l, set.Err()
 }
 
+// Beside returns the log of another request, which counts in the same memory.
+func (l *Log) Beside(now func(*inferencev1.GenerateEvent) bool) *Log {
+	return &Log{log: newEventLog(l.log.memory, false, func(error) {}), reader: newReader(now)}
+}
+
 // Append is eventLog.append of a token.
 func (l *Log) Append(offset int) (kept bool) {
 	e := newTokenEvent()
@@ -119,7 +124,7 @@ func (l *Log) Follow(end error, send func(*inferencev1.GenerateEvent) error) err
 func (l *Log) Leave() { l.log.leave(l.reader) }
 
 // Bytes is what the log takes.
-func (l *Log) Bytes() int64 { return l.log.bytes }
+func (l *Log) Bytes() int64 { return l.log.bytes.Load() }
 
 // Wanted is what an attempt of a request asks of the policy, where a worker holds the prompt's KV.
 func Wanted(holder routing.Ref, prompt, generated []int32) routing.Request {

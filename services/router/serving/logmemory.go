@@ -75,7 +75,8 @@ func (m *logMemory) relieve() {
 	}
 }
 
-// largest is the log with the most that is not kept; nil: none has any.
+// largest is the log with the most that is not kept; nil: none has any. It takes no log's lock: one that
+// hands over a token may hold it for long.
 func (m *logMemory) largest() *eventLog {
 	m.mu.Lock()
 	logs := slices.Collect(maps.Keys(m.logs))
@@ -83,11 +84,9 @@ func (m *logMemory) largest() *eventLog {
 	var largest *eventLog
 	var most int64
 	for _, l := range logs {
-		l.mu.Lock()
-		if !l.kept && l.bytes > most {
-			largest, most = l, l.bytes
+		if bytes := l.bytes.Load(); bytes > most && !l.kept.Load() {
+			largest, most = l, bytes
 		}
-		l.mu.Unlock()
 	}
 	return largest
 }
