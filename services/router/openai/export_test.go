@@ -1,6 +1,13 @@
 package openai
 
-import inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+import (
+	"crypto/tls"
+	"net"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/trywrite"
+)
 
 // KnownFields are the members of a request that are looked for, and those that are known to
 // mean nothing.
@@ -45,3 +52,24 @@ func CompletionRequests(body string) ([]*inferencev1.GenerateRequest, error) {
 
 // Held is how much of Config.MaxHeldBytes is taken.
 func (h *Handler) Held() int64 { return h.config.MaxHeldBytes - h.left.Load() }
+
+// Conn is a connection below TLS, which Handlers write to.
+type Conn struct{ conn }
+
+// NewConn makes one of system. What waits for the client writes to waiting.
+func NewConn(system, waiting net.Conn, secure *tls.Config) (c *Conn, encrypted *tls.Conn) {
+	c = &Conn{conn{Conn: waiting, try: trywrite.New(system)}}
+	c.encrypted = tls.Server(&c.conn, secure)
+	return c, c.encrypted
+}
+
+// SendNow is conn.sendNow of some data.
+func (c *Conn) SendNow(data string) error {
+	return c.sendNow(append(append(make([]byte, chunkHead), data...), "\r\n"...))
+}
+
+// Kept is conn.kept.
+func (c *Conn) Kept() bool { return c.kept() }
+
+// Flush is conn.flush of everything.
+func (c *Conn) Flush() error { return c.flush(1 << 20) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -54,8 +55,13 @@ type conn struct {
 
 	now atomic.Bool // what TLS writes comes from sendNow
 
-	mu   sync.Mutex // a leaf
-	rest []byte     // what sendNow has kept
+	// mu is a leaf. Below TLS, a goroutine that reads may hold it while it waits for the client: it
+	// answers updates of keys.
+	mu   sync.Mutex
+	rest []byte // what the operating system did not take at once
+
+	// whole is a chunk that sendNow has kept whole, not encrypted. Those that call it, kept and flush own it.
+	whole []byte
 }
 
 // newConn returns inner itself if trywrite.New gives no Writer for it.
@@ -114,20 +120,33 @@ func (c *conn) sendNow(p []byte) error {
 		return c.writeNow(p[at:])
 	}
 	c.now.Store(true)
+	defer c.now.Store(false)
+	// Who comes to write from here on does not wait. Who waits already has a lock of TLS, too.
+	if !c.mu.TryLock() {
+		c.whole = slices.Clone(p[at:])
+		return nil
+	}
+	c.mu.Unlock()
 	_, err := c.encrypted.Write(p[at:])
-	c.now.Store(false)
 	return err
 }
 
-// kept says whether something is left to flush.
+// kept says whether something is left to flush, or may be. It does not wait.
 func (c *conn) kept() bool {
-	c.mu.Lock()
+	if c.whole != nil || !c.mu.TryLock() {
+		return true
+	}
 	defer c.mu.Unlock()
 	return len(c.rest) > 0
 }
 
-// flush writes what was left, at most so many bytes of it.
+// flush writes what was left, at most so many bytes of it, or a whole chunk.
 func (c *conn) flush(most int) error {
+	if whole := c.whole; whole != nil {
+		c.whole = nil
+		_, err := c.encrypted.Write(whole)
+		return err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.flushLocked(most)

@@ -1,0 +1,101 @@
+package openai_test
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tandem-serving/tandem/services/router/openai"
+)
+
+// full is a connection whose writes wait, once it is on, as if the client did not read.
+type full struct {
+	net.Conn
+	on      atomic.Bool
+	entered chan struct{}
+	leave   chan struct{}
+}
+
+func (f *full) Write(p []byte) (int, error) {
+	if f.on.Load() {
+		f.entered <- struct{}{}
+		<-f.leave
+	}
+	return f.Conn.Write(p)
+}
+
+// TLS writes from the goroutine that reads, too: it answers updates of keys. While that waits for the
+// client, nothing else of sendNow does.
+func TestTokensNowBesideAnotherWriteOfTLS(t *testing.T) {
+	for _, after := range []bool{false, true} { // the token was sent
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		secure, believe := certificate(t)
+		received := make(chan string, 1)
+		go func() {
+			defer close(received)
+			client, err := tls.Dial("tcp", listener.Addr().String(), believe)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer func() { _ = client.Close() }()
+			text, err := io.ReadAll(client)
+			if err != nil {
+				t.Error(err)
+			}
+			received <- string(text)
+		}()
+		system, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		waiting := &full{Conn: system, entered: make(chan struct{}), leave: make(chan struct{})}
+		c, encrypted := openai.NewConn(system, waiting, secure)
+		if err := encrypted.Handshake(); err != nil {
+			t.Fatal(err)
+		}
+		waiting.on.Store(true)
+		if after {
+			if c.SendNow("token") != nil {
+				t.Error("a token is not sent")
+			}
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			if _, err := encrypted.Write([]byte("other ")); err != nil {
+				t.Error(err)
+			}
+		}()
+		<-waiting.entered
+		if !after {
+			if c.SendNow("token") != nil {
+				t.Error("a token is not sent")
+			}
+		}
+		if !c.Kept() {
+			t.Error("all is said to be sent")
+		}
+		waiting.on.Store(false)
+		close(waiting.leave)
+		<-ended
+		for c.Kept() {
+			if err := c.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, _ = encrypted.Close(), listener.Close()
+		want := "other 5\r\ntoken\r\n"
+		if after {
+			want = "5\r\ntoken\r\nother "
+		}
+		if got := <-received; got != want {
+			t.Errorf("received %q, want %q", got, want)
+		}
+	}
+}
