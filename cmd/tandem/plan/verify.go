@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/report"
 )
 
@@ -40,6 +41,27 @@ type Compared struct {
 	MeasuredMs  *float64 `json:"measured_ms"`
 	// Error is predicted over measured, less 1; nil: one of them is missing.
 	Error *float64 `json:"error"`
+}
+
+// notServedMost is the largest share of requests that a mesh may leave undone for its
+// latencies to be compared: those that it refused or lost have none.
+const notServedMost = 0.01
+
+// Check is an error if what was measured says nothing about the prediction, or if a p99 is off
+// by more than within.
+func (v *Verification) Check(within float64) error {
+	switch worst := v.WorstP99; {
+	case v.Limited != "":
+		return fmt.Errorf("the figures are not the mesh's: %s", record.Explain(v.Limited))
+	case float64(v.NotServed) > notServedMost*float64(v.Measured.Requests):
+		return fmt.Errorf("the mesh did not complete %d of %d requests, more than %.0f%%: its latencies are those of the others; see 'tandem workers'",
+			v.NotServed, v.Measured.Requests, 100*notServedMost)
+	case worst == nil:
+		return errors.New("too few requests for a p99: pass a longer --duration or a higher rate")
+	case *worst > within:
+		return fmt.Errorf("a p99 is off by %.1f%%, more than %.0f%% (--within)", 100**worst, 100*within)
+	}
+	return nil
 }
 
 // longestVerification bounds how long a mesh is measured, unless a duration is given.

@@ -92,3 +92,33 @@ func TestVerifyAnotherModel(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// What was not measured properly, or not as predicted, is an error.
+func TestVerificationCheck(t *testing.T) {
+	const within = 0.2
+	for _, c := range []struct {
+		name      string
+		worst     float64 // below 0: unknown
+		notServed int
+		limited   string
+		want      string
+	}{
+		{"as predicted", 0.1, 0, "", ""},
+		{"a few were not served", 0.1, 10, "", ""},
+		{"more than a few were not served", 0.1, 11, "", "the mesh did not complete 11 of 1000 requests"},
+		{"the client was the limit", 0.1, 0, "the client used 99% of its 2 cores", "the client was the bottleneck: the client used 99% of its 2 cores"},
+		{"not as predicted", 0.3, 0, "", "a p99 is off by 30.0%, more than 20% (--within)"},
+		{"no p99", -1, 0, "", "too few requests for a p99"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := plan.Verification{Measured: &plan.Prediction{Requests: 1000}, NotServed: c.notServed, Limited: c.limited}
+			if c.worst >= 0 {
+				v.WorstP99 = &c.worst
+			}
+			err := v.Check(within)
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+	}
+}
