@@ -55,12 +55,12 @@ func (h *Headroom) Validate() error {
 	return nil
 }
 
-// burstUtilisation is the highest utilisation at which a burst is served in time: the excess
-// of the burst, u·(Burst−1)·BurstLength of work for each second of capacity, is done with
-// what is free, 1−u.
+// burstUtilisation is the highest utilisation u at which a burst is served in time. Of each
+// second of capacity it brings u·Burst of work: (u·Burst−1)·BurstLength is left to wait, and is
+// done within BurstDrain with what is then free, 1−u.
 func (h *Headroom) burstUtilisation() float64 {
-	excess := (h.Burst - 1) * h.BurstLength.Seconds()
-	return h.BurstDrain.Seconds() / (h.BurstDrain.Seconds() + excess)
+	length, drain := h.BurstLength.Seconds(), h.BurstDrain.Seconds()
+	return (length + drain) / (h.Burst*length + drain)
 }
 
 // ofEach is the SLO that each of FanOut calls keeps.

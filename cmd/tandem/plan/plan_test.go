@@ -296,6 +296,30 @@ func TestHeadroom(t *testing.T) {
 	}
 }
 
+// TestBurst: what waits after a burst is what the pool did not serve while it lasted.
+func TestBurst(t *testing.T) {
+	longtest.OneGoroutine(t)
+	for _, c := range []struct {
+		flags []string
+		most  string // (length + drain) / (times·length + drain)
+	}{
+		{nil, "0.86"},                   // 6/7
+		{[]string{"--burst=1"}, "1.00"}, // none
+		{[]string{"--burst=3", "--burst-length=10s"}, "0.43"},                    // 15/35
+		{[]string{"--burst=2", "--burst-length=1h", "--burst-drain=1s"}, "0.50"}, // nothing waits
+	} {
+		made, err := plan.Make(t.Context(), question(t, with(append([]string{"--rate=5", "--duration=10s", "--slo=ttft:p50<500ms"}, c.flags...)...)...), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, of := range made.Constraints {
+			if of.Name == "burst" && !strings.HasSuffix(of.Rule, "(utilisation of at most "+c.most+")") {
+				t.Errorf("%v: %s, want at most %s", c.flags, of.Rule, c.most)
+			}
+		}
+	}
+}
+
 // Equal questions have equal answers. They cost what the price says.
 func TestAnswersRepeat(t *testing.T) {
 	longtest.OneGoroutine(t)
