@@ -21,7 +21,8 @@ type Params struct {
 	Duration time.Duration
 	// Step numbers the runs of one command, such as the rates of a sweep. Each has its
 	// own prompts, so that none are in a prefix cache; arrivals and lengths use the same
-	// random numbers in all.
+	// random numbers in all. Recorded texts are as recorded in step 0; in each later one the
+	// conversations begin with a number of the step's own.
 	Step int
 	// Repeat numbers the runs at one rate from 0. Each has its own arrivals, lengths,
 	// classes and turns; runs at different rates with the same Repeat share them.

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -20,6 +21,8 @@ type replay struct {
 	turns    *rand.Rand
 	session  int
 	parts    []part
+	// nonce comes before recorded texts, which are the same in every step.
+	nonce string
 }
 
 func newReplay(m *maker, a *arrivals, p Params) (*replay, error) {
@@ -28,8 +31,12 @@ func newReplay(m *maker, a *arrivals, p Params) (*replay, error) {
 		return nil, err
 	}
 	seed := m.chance
+	nonce := ""
+	if p.Step > 0 {
+		nonce = fmt.Sprintf("%08x ", uint32(mix(m.spec.Seed+mix(m.step))))
+	}
 	return &replay{
-		maker: m, file: file, arrivals: a, until: p.Duration,
+		maker: m, file: file, arrivals: a, until: p.Duration, nonce: nonce,
 		kinds: random(seed, forClasses, 0, 0), turns: random(seed, forTurns, 0, 0),
 	}, nil
 }
@@ -114,6 +121,12 @@ func (r *replay) scale(entry trace.Entry) int {
 func (r *replay) recorded(entry trace.Entry, class int) *Request {
 	prose := r.spec.prose
 	first := r.scaled(entry.Turns[0])
+	if entry.System != "" {
+		entry.System = r.nonce + entry.System
+	} else {
+		first.text = r.nonce + first.text
+		first.tokens = prose.tokens(first.text)
+	}
 	system := prose.cut(entry.System, r.context/2)
 	systemTokens := prose.tokens(system)
 	tokens, output, cut := fit(first.tokens, first.output, r.context-systemTokens)

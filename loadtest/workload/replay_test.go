@@ -268,6 +268,42 @@ func TestReplayShareGPT(t *testing.T) {
 	}
 }
 
+// TestShareGPTSteps: the first step sends the recorded texts. Those of later steps begin with
+// something else, and so are in no prefix cache, and conversations of one step alike.
+func TestShareGPTSteps(t *testing.T) {
+	path := write(t, "s.json", `[
+		{"conversations": [{"from": "system", "value": "Be kind."}, {"from": "human", "value": "One?"}, {"from": "gpt", "value": "12345678"}, {"from": "human", "value": "Two?"}, {"from": "gpt", "value": "1"}]},
+		{"conversations": [{"from": "human", "value": "Three?"}, {"from": "gpt", "value": "1"}]}]`)
+	run := func(seed string, step int) []*workload.Request {
+		params := server
+		params.Step = step
+		source := sourceOf(t, params, "--trace="+path, "--seed="+seed)
+		defer closeSource(t, source)
+		return take(t, source, 10)
+	}
+	seen := map[string]bool{}
+	for _, c := range []struct {
+		seed string
+		step int
+	}{{"5", 0}, {"5", 1}, {"5", 2}, {"6", 1}} {
+		all, again := run(c.seed, c.step), run(c.seed, c.step)
+		nonce, recorded := strings.CutSuffix(all[0].Prompt.Text, "Be kind.\n\nOne?")
+		if !recorded || seen[nonce] || (nonce == "") != (c.step == 0) || len(nonce) > 12 {
+			t.Fatalf("%v: %q", c, all[0].Prompt.Text)
+		}
+		seen[nonce] = true
+		if all[1].Prompt.Text != nonce+"Three?" || all[0].Prompt.Chat[0].Content != nonce+"Be kind." || all[0].Prompt.Chat[1].Content != "One?" {
+			t.Errorf("%v: %q, %+v", c, all[1].Prompt.Text, all[0].Prompt.Chat)
+		}
+		if next, _ := all[0].Then(workload.Answer{Text: " Yes."}); next.Prompt.Text != nonce+"Be kind.\n\nOne? Yes.\n\nTwo?" {
+			t.Errorf("%v: next %q", c, next.Prompt.Text)
+		}
+		if again[0].Prompt.Text != all[0].Prompt.Text {
+			t.Errorf("%v: %q, then %q", c, all[0].Prompt.Text, again[0].Prompt.Text)
+		}
+	}
+}
+
 // A scale cuts recorded texts and answers at a character boundary.
 func TestShareGPTScaled(t *testing.T) {
 	path := write(t, "s.json", fmt.Sprintf(`{"conversations": [{"from": "human", "value": %q}, {"from": "gpt", "value": %q}]}`, strings.Repeat("ü", 80), strings.Repeat("word", 40)))
