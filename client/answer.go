@@ -100,8 +100,8 @@ func (a *answer) take(event *inferencev1.GenerateEvent) (*inferencev1.GenerateEv
 	case *inferencev1.GenerateEvent_Tokens:
 		return a.takeTokens(event, e.Tokens)
 	case *inferencev1.GenerateEvent_Finished:
-		if had := uint64(len(a.tokens)); event.GetOffset() > had {
-			return nil, errorf(codes.DataLoss, "OTHER_TOKENS", "the answer ended after %d tokens, of which %d came: send the request again", event.GetOffset(), had)
+		if had := uint64(len(a.tokens)); event.GetOffset() != had {
+			return nil, errorf(codes.DataLoss, "OTHER_TOKENS", "the answer ended after %d tokens, and %d came: send the request again", event.GetOffset(), had)
 		}
 		if text := a.fresh(e.Finished.GetText()); text != e.Finished.GetText() {
 			event = proto.CloneOf(event)

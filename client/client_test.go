@@ -251,6 +251,7 @@ func TestOtherAnswers(t *testing.T) {
 	}{
 		{"other weights", "OTHER_VERSION", router{fingerprint: "b"}},
 		{"other tokens", "OTHER_TOKENS", router{fingerprint: "a", flawed: true}},
+		{"an answer that ends earlier", "OTHER_TOKENS", router{fingerprint: "a", short: answerTokens - 1}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			m := &routers{fates: []fate{{3, errLost}}}

@@ -72,6 +72,7 @@ type router struct {
 	fingerprint string
 	drawn       uint64 // seed of a request that names none
 	flawed      bool   // its tokens are others
+	short       int    // its answers lack so many tokens at the end
 	batch       int    // tokens in one event; 0 is 1
 	forgets     bool   // it cannot resume
 	padding     int    // bytes of text beside each token
@@ -111,7 +112,7 @@ func (r *router) Resume(q *inferencev1.ResumeRequest, stream grpc.ServerStreamin
 }
 
 func (r *router) answer(f fate, seed uint64, from int, resumable bool, stream grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
-	left := f.events
+	left, whole := f.events, answerTokens-r.short
 	send := func(event *inferencev1.GenerateEvent) error {
 		if left == 0 {
 			return f.err
@@ -143,9 +144,9 @@ func (r *router) answer(f fate, seed uint64, from int, resumable bool, stream gr
 		}
 	}
 	known := len(heldText(seed, from, r.padding))
-	for from < answerTokens {
+	for from < whole {
 		delta := &inferencev1.TokenDelta{}
-		to := min(from+max(r.batch, 1), answerTokens)
+		to := min(from+max(r.batch, 1), whole)
 		for i := from; i < to; i++ {
 			id := tokenOf(seed, i)
 			if r.flawed {
@@ -164,8 +165,8 @@ func (r *router) answer(f fate, seed uint64, from int, resumable bool, stream gr
 		r.mesh.sent++
 		r.mesh.mu.Unlock()
 	}
-	end := &inferencev1.Finished{Reason: inferencev1.FinishReason_FINISH_REASON_LENGTH, Text: " end", Usage: &inferencev1.Usage{PromptTokens: 3, CompletionTokens: answerTokens}}
-	if err := send(&inferencev1.GenerateEvent{Offset: answerTokens, Event: &inferencev1.GenerateEvent_Finished{Finished: end}}); err != nil {
+	end := &inferencev1.Finished{Reason: inferencev1.FinishReason_FINISH_REASON_LENGTH, Text: " end", Usage: &inferencev1.Usage{PromptTokens: 3, CompletionTokens: uint32(whole)}}
+	if err := send(&inferencev1.GenerateEvent{Offset: uint64(whole), Event: &inferencev1.GenerateEvent_Finished{Finished: end}}); err != nil {
 		return err
 	}
 	if left < 1<<20 {
