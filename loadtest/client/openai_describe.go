@@ -46,6 +46,7 @@ func (t *openAI) Describe(ctx context.Context) (Description, error) {
 		return Description{}, fmt.Errorf("URL %q: %w", where, err)
 	}
 	request.Header = t.header.Clone()
+	request.Host = t.header.Get("Host")
 	request.Header.Set("Accept", "application/json")
 	response, err := t.client.Do(request)
 	if err != nil {

@@ -154,6 +154,7 @@ func (t *openAI) open(ctx context.Context, q *workload.Request, s *answering) er
 		return err
 	}
 	request.Header = t.header.Clone()
+	request.Host = t.header.Get("Host") // net/http sends no other
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Accept", "text/event-stream")
 	response, err := t.client.Do(request) //nolint:bodyclose // exchange does, after the request

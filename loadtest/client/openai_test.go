@@ -118,6 +118,23 @@ func TestOpenAIURLWithAPassword(t *testing.T) {
 	}
 }
 
+// Headers come with each call, Host among them, by which proxies tell servers apart.
+func TestOpenAIHeaders(t *testing.T) {
+	var said []string
+	subject := openAI(t, func(w http.ResponseWriter, r *http.Request) {
+		said = append(said, r.URL.Path+" "+r.Host+" "+r.Header.Get("X-Team"))
+		_, _ = io.WriteString(w, `{"data":[{"id":"m"}]}`)
+	}, func(cfg *client.OpenAIConfig) { cfg.Headers = []string{"host: a.example", "X-Team: b"} })
+	if _, err := subject.Describe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	do(t.Context(), t, subject, ask())
+	want := []string{"/v1/models a.example b", "/v1/completions a.example b"}
+	if diff := cmp.Diff(want, said); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestOpenAIDescribe(t *testing.T) {
 	cases := []struct {
 		name   string
