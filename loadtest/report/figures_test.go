@@ -161,6 +161,39 @@ func TestAStepWithoutASummary(t *testing.T) {
 	}
 }
 
+// TestShortWarmup: rates count what ends in the window, so that they are too low if the first
+// answers take longer than the warm-up and the window is short.
+func TestShortWarmup(t *testing.T) {
+	ms := func(v float64) *float64 { return &v }
+	for _, c := range []struct {
+		name    string
+		window  float64 // seconds, after a warm-up of 3
+		median  *float64
+		verdict measure.Verdict
+		warned  bool
+	}{
+		{"short answers", 30, ms(2900), measure.Stable, false},
+		{"long answers", 30, ms(8000), measure.Stable, true},
+		{"in a closed loop", 30, ms(8000), measure.None, true},
+		{"a long window", 40, ms(8000), measure.Stable, false},
+		{"too few for a median", 30, nil, measure.Stable, false},
+		{"answers wait", 30, ms(8000), measure.Overloaded, false},
+		{"answers wait a little", 30, ms(8000), measure.Backlogged, false},
+	} {
+		f := report.Figures{WindowS: c.window, WarmupS: 3}
+		f.Summary = measure.Summary{Completed: 100, CompletedRPS: 2, Verdict: c.verdict, E2E: &measure.Distribution{P50: c.median, Max: ms(9100)}}
+		r := reporttest.New("")
+		r.SetRun(f)
+		var want []string
+		if c.warned {
+			want = []string{"half of the answers took longer than the warm-up (8000 ms and 3000 ms): completed requests/s, goodput and output tokens/s are too low, since few answers end at the beginning of the window; pass --warmup 10s"}
+		}
+		if diff := cmp.Diff(want, r.Warnings); diff != "" {
+			t.Errorf("%s: want -, got +\n%s", c.name, diff)
+		}
+	}
+}
+
 func TestWarnings(t *testing.T) {
 	run := reporttest.Run(aggregated, 5, 5*time.Second, 1)
 	run.Client.Bottleneck = "its two cores were busy"

@@ -2,6 +2,8 @@ package report
 
 import (
 	"cmp"
+	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"slices"
@@ -95,6 +97,18 @@ func (r *Report) warnOf(runs ...Figures) {
 	warn(func(f Figures) bool { return f.Cancelled > 0 }, func(f Figures) string {
 		return count(f.Cancelled, "request", "requests") + " still ran when " + ended + ": percentiles near the top are lower bounds"
 	})
+	warn(ratesTooLow, func(f Figures) string {
+		return fmt.Sprintf("half of the answers took longer than the warm-up (%s and %s): completed requests/s, goodput and output tokens/s are too low, since few answers end at the beginning of the window; pass --warmup %.0fs",
+			duration(*f.E2E.P50), duration(1000*f.WarmupS), math.Ceil(*f.E2E.Max/1000))
+	})
+}
+
+// ratesTooLow reports whether the window begins before as many answers end as later, and is too
+// short for that not to matter. In overload answers are long because they wait, and end as often
+// as the server can.
+func ratesTooLow(f Figures) bool {
+	return f.E2E != nil && f.E2E.P50 != nil && f.E2E.Max != nil && *f.E2E.P50 > 1000*f.WarmupS && f.WindowS < f.WindowNeeded().Seconds() &&
+		f.Verdict != measure.Overloaded && f.Verdict != measure.Backlogged && !f.NoneEnded()
 }
 
 // warnOfClient warns about runs that the client limited. A search explains each step
