@@ -55,13 +55,15 @@ type Mesh struct {
 	Apart bool
 }
 
-// Sum is the demand at several routers together.
+// Sum is the demand at several routers together. Means count by the requests that come, and by
+// those that wait and are to be worked off beside them.
 func Sum(demands ...Demand) Demand {
 	var sum Demand
-	var ttft, tpot, ttftRate, tpotRate float64
+	var weight, ttft, tpot, ttftRate, tpotRate float64
 	for _, d := range demands {
-		r := d.RequestsPerSecond
-		sum.RequestsPerSecond += r
+		r := d.RequestsPerSecond + d.Waiting/workOffSeconds
+		weight += r
+		sum.RequestsPerSecond += d.RequestsPerSecond
 		sum.GapSCV += r * d.GapSCV
 		sum.PromptTokens += r * d.PromptTokens
 		sum.PromptSCV += r * d.PromptSCV
@@ -77,12 +79,12 @@ func Sum(demands ...Demand) Demand {
 			tpot, tpotRate = tpot+r*d.TPOT.Seconds(), tpotRate+r
 		}
 	}
-	if r := sum.RequestsPerSecond; r > 0 {
-		sum.GapSCV /= r
-		sum.PromptTokens /= r
-		sum.PromptSCV /= r
-		sum.ContextTokens /= r
-		sum.OutputTokens /= r
+	if weight > 0 {
+		sum.GapSCV /= weight
+		sum.PromptTokens /= weight
+		sum.PromptSCV /= weight
+		sum.ContextTokens /= weight
+		sum.OutputTokens /= weight
 	}
 	if ttftRate > 0 {
 		sum.TTFT = seconds(ttft / ttftRate)

@@ -255,7 +255,7 @@ func TestSizes(t *testing.T) {
 		{"fixed steps", wide, azure(10), fixed, [2]int{1, 2}, [2]int{1, 2}, "need 1 in all"},
 		{"a queue without arrivals", wide, waits, mesh(), [2]int{2, 2}, [2]int{3, 4}, "10 requests/s"},
 	} {
-		got := first(test.config, test.demand, test.mesh)
+		got := first(test.config, scaling.Sum(test.demand), test.mesh)
 		if n := got.Prefill.Desired; n < test.prefill[0] || n > test.prefill[1] {
 			t.Errorf("%s: %d prefill workers, want %v", test.name, n, test.prefill)
 		}
@@ -293,6 +293,11 @@ func TestSum(t *testing.T) {
 	sum := scaling.Sum(a, scaling.Demand{}, b)
 	if sum.RequestsPerSecond != 40 || math.Abs(sum.PromptTokens-905) > 1e-9 || sum.TTFT != time.Second || sum.TPOT != 80*time.Millisecond || sum.GapSCV != 1 {
 		t.Errorf("%+v", sum)
+	}
+	c := azure(0) // all of it waits
+	c.Waiting, c.PromptTokens, c.TTFT = 300, 155, 2*time.Second
+	if sum := scaling.Sum(azure(10), c); sum.RequestsPerSecond != 10 || math.Abs(sum.PromptTokens-655) > 1e-9 || sum.TTFT != 1500*time.Millisecond {
+		t.Errorf("with requests that wait: %+v", sum)
 	}
 	if empty := scaling.Sum(); empty != (scaling.Demand{}) {
 		t.Errorf("nothing sums to %+v", empty)
