@@ -16,7 +16,7 @@ const (
 	// rateGone is after how many times that a rate is 0 if nothing comes.
 	rateGone = 10
 	// lengthWeight is of how many requests the last one is one in averages of lengths, and gapWeight
-	// of how many gaps between requests: sizes are not to follow chance, and lengths of answers vary
+	// of how many gaps between requests, and how many are looked at for what they want: sizes are not to follow chance, and lengths of answers vary
 	// by more than their mean.
 	lengthWeight = 1024
 	gapWeight    = 256
@@ -31,8 +31,9 @@ type arrivals struct {
 	number, sent, served uint64 // requests that came, were dispatched, and were served
 	gap, gapSquare       float64
 	tokens, tokensSquare float64
-	lacks, output        float64 // tokens of prompts that no worker held, and of answers
-	ttft, tpot           float64 // 0: none wants any
+	lacks, output        float64              // tokens of prompts that no worker held, and of answers
+	ttft, tpot           float64              // 0: none wants any
+	wanted               [gapWeight]Objective // by the last requests, in any order
 }
 
 // rate is how often something happens.
@@ -82,6 +83,7 @@ func (rt *Router) came(now time.Time, r *Request) {
 	}
 	a.happened(now)
 	a.number++
+	a.wanted[a.number%gapWeight] = Objective{r.TTFT, r.TPOT}
 	mean(&a.tokens, float64(r.Tokens), a.number, lengthWeight)
 	mean(&a.tokensSquare, float64(r.Tokens)*float64(r.Tokens), a.number, lengthWeight)
 	if r.TTFT > 0 {
@@ -149,6 +151,12 @@ func (rt *Router) Demand(now time.Time, model string) scaling.Demand {
 	}
 	out.ContextTokens, out.PromptTokens, out.PromptSCV = a.tokens, a.tokens, scv(a.tokens, a.tokensSquare)
 	out.TTFT, out.TPOT = durationOf(a.ttft*1000), durationOf(a.tpot*1000)
+	ttfts, tpots := make([]scaling.Wanted, 0, gapWeight), make([]scaling.Wanted, 0, gapWeight)
+	for i := range min(a.number, gapWeight) {
+		o := a.wanted[(a.number-i)%gapWeight]
+		ttfts, tpots = append(ttfts, scaling.Wanted{Time: o.TTFT, Weight: 1}), append(tpots, scaling.Wanted{Time: o.TPOT, Weight: 1})
+	}
+	out.TightTTFT, out.TightTPOT = scaling.Tightest(ttfts), scaling.Tightest(tpots)
 	if a.sent > 0 {
 		out.PromptTokens = min(a.lacks, a.tokens)
 	}

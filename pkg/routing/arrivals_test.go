@@ -52,6 +52,39 @@ func TestDemandOfArrivals(t *testing.T) {
 	}
 }
 
+// Of what requests want, a router knows the mean, and the tightest of the last ones that a tenth wants.
+func TestDemandOfClasses(t *testing.T) {
+	rt := New(Config{Models: []Model{{Name: "m"}}}, rand.New(rand.NewPCG(1, 2)))
+	now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	come := func(n, tight int) { // of ten, so many are tight
+		for i := range n {
+			now = now.Add(10 * time.Millisecond)
+			r := Request{Model: "m", Tokens: 100, TTFT: 10 * time.Second}
+			if i%10 < tight {
+				r.TTFT, r.TPOT = 500*time.Millisecond, 30*time.Millisecond
+			}
+			rt.came(now, &r)
+		}
+	}
+	for _, step := range []struct {
+		requests, tight int
+		ttft, tpot      time.Duration
+	}{
+		{10, 0, 10 * time.Second, 0},
+		{1000, 2, 500 * time.Millisecond, 30 * time.Millisecond},
+		{1000, 0, 10 * time.Second, 0}, // the others are long ago
+	} {
+		come(step.requests, step.tight)
+		d := rt.Demand(now, "m")
+		if d.TightTTFT != step.ttft || d.TightTPOT != step.tpot {
+			t.Errorf("after %d requests, %d of 10 tight: %v and %v, want %v and %v", step.requests, step.tight, d.TightTTFT, d.TightTPOT, step.ttft, step.tpot)
+		}
+		if step.tight > 0 && (d.TTFT <= time.Second || d.TTFT >= 10*time.Second) {
+			t.Errorf("the mean is %v", d.TTFT)
+		}
+	}
+}
+
 // The first requests give the rate at once, and not a fraction of it.
 func TestDemandOfTheFirstArrivals(t *testing.T) {
 	rt := New(Config{Models: []Model{{Name: "m"}}}, rand.New(rand.NewPCG(1, 2)))

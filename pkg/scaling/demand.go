@@ -1,6 +1,8 @@
 package scaling
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/latency"
@@ -25,6 +27,9 @@ type Demand struct {
 	OutputTokens float64
 	// TTFT and TPOT are what requests want, on average of those that want anything; 0: none does.
 	TTFT, TPOT time.Duration
+	// TightTTFT and TightTPOT are the tightest that a share of all of them wants (Tightest); 0:
+	// fewer want any, or it is not known.
+	TightTTFT, TightTPOT time.Duration
 	// Waiting is how many requests wait at routers, and WaitingTokens the tokens of their prompts.
 	Waiting, WaitingTokens float64
 	// Partial: some routers have not said what they get. Then no pool shrinks.
@@ -60,6 +65,7 @@ type Mesh struct {
 func Sum(demands ...Demand) Demand {
 	var sum Demand
 	var weight, ttft, tpot, ttftRate, tpotRate float64
+	var tightTTFT, tightTPOT []Wanted
 	for _, d := range demands {
 		r := d.RequestsPerSecond + d.Waiting/workOffSeconds
 		weight += r
@@ -72,6 +78,7 @@ func Sum(demands ...Demand) Demand {
 		sum.Waiting += d.Waiting
 		sum.WaitingTokens += d.WaitingTokens
 		sum.Partial = sum.Partial || d.Partial
+		tightTTFT, tightTPOT = append(tightTTFT, Wanted{d.TightTTFT, r}), append(tightTPOT, Wanted{d.TightTPOT, r})
 		if d.TTFT > 0 {
 			ttft, ttftRate = ttft+r*d.TTFT.Seconds(), ttftRate+r
 		}
@@ -92,7 +99,37 @@ func Sum(demands ...Demand) Demand {
 	if tpotRate > 0 {
 		sum.TPOT = seconds(tpot / tpotRate)
 	}
+	sum.TightTTFT, sum.TightTPOT = Tightest(tightTTFT), Tightest(tightTPOT)
 	return sum
+}
+
+// Wanted is a time that requests of a weight want; 0: they want none.
+type Wanted struct {
+	Time   time.Duration
+	Weight float64
+}
+
+// tightShare is the share of requests that sizes are for, however many want less: what fewer want
+// is not worth workers.
+const tightShare = 0.1
+
+// Tightest is the shortest of the times such that at least a tenth wants it or a shorter one; 0:
+// less than a tenth wants any. It sorts.
+func Tightest(wanted []Wanted) time.Duration {
+	slices.SortFunc(wanted, func(a, b Wanted) int { return cmp.Compare(a.Time, b.Time) })
+	total, sum := 0.0, 0.0
+	for _, w := range wanted {
+		total += w.Weight
+	}
+	for _, w := range wanted {
+		if w.Time <= 0 {
+			continue
+		}
+		if sum += w.Weight; sum > 0 && sum >= tightShare*total {
+			return w.Time
+		}
+	}
+	return 0
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -2,6 +2,7 @@ package scaling
 
 import (
 	"math"
+	"time"
 
 	"github.com/tandem-serving/tandem/pkg/queueing"
 )
@@ -26,7 +27,9 @@ type need struct {
 	rate                    float64 // requests a second that count
 	promptSeconds           float64 // that a worker takes for a prompt beside others
 	slack                   float64 // seconds that a prompt may wait; infinite: any
-	// late and slow: no number of workers meets the TTFT, or the TPOT.
+	// ttft and tpot are the tightest that are wanted. late and slow: no number of workers meets them;
+	// then sizes are for the means, if those can be met.
+	ttft, tpot time.Duration
 	late, slow bool
 }
 
@@ -38,15 +41,26 @@ func needs(d Demand, m Mesh, utilisation, times float64) need {
 	p, a := m.prefill(), m.decode()
 	n.promptSeconds = p.promptMs(d.PromptTokens) / 1000
 	own := (p.promptWorkMs(d.PromptTokens) + p.Step.BaseMs*p.steps(d.PromptTokens)) / 1000
-	if n.slack = math.Inf(1); d.TTFT > 0 {
-		if n.slack = d.TTFT.Seconds() - own; n.slack <= 0 {
-			n.slack, n.late = math.Inf(1), true
+	n.slack = math.Inf(1)
+	for _, ttft := range [...]time.Duration{d.TTFT, d.TightTTFT} {
+		if ttft <= 0 {
+			continue
+		}
+		slack := ttft.Seconds() - own
+		if n.ttft, n.late = ttft, slack <= 0; !n.late {
+			n.slack = slack
 		}
 	}
 	n.prompts = n.rate * n.promptSeconds / utilisation
-	longest := d.TPOT.Seconds() * 1000 * paceShare
-	if each := a.eachMs(d); longest > 0 && a.Step.BaseMs+each > longest {
-		longest, n.slow = 0, true
+	longest := 0.0 // milliseconds of a step
+	for _, tpot := range [...]time.Duration{d.TPOT, d.TightTPOT} {
+		if tpot <= 0 {
+			continue
+		}
+		most := tpot.Seconds() * 1000 * paceShare
+		if n.tpot, n.slow = tpot, a.Step.BaseMs+a.eachMs(d) > most; !n.slow {
+			longest = most
+		}
 	}
 	n.answers = n.rate * a.answerSeconds(d, longest, utilisation)
 	n.total = n.prompts + n.answers

@@ -149,11 +149,11 @@ func (n need) why(d Demand, c Config, byWork, byWait, total int) string {
 	text := fmt.Sprintf("%.3g requests/s of %.0f+%.0f tokens need %d in all at %.0f%% use", n.rate, d.PromptTokens, d.OutputTokens, byWork, 100*c.Utilisation)
 	switch {
 	case n.late:
-		text += fmt.Sprintf(" (no number computes a prompt within %v)", d.TTFT.Round(time.Millisecond))
+		text += fmt.Sprintf(" (no number computes a prompt within %v)", n.ttft.Round(time.Millisecond))
 	case n.slow:
-		text += fmt.Sprintf(" (no number has a token within %v)", d.TPOT.Round(time.Microsecond))
+		text += fmt.Sprintf(" (no number has a token within %v)", n.tpot.Round(time.Microsecond))
 	case byWait > byWork:
-		text += fmt.Sprintf(", %d for a first token within %v", byWait, d.TTFT.Round(time.Millisecond))
+		text += fmt.Sprintf(", %d for a first token within %v", byWait, n.ttft.Round(time.Millisecond))
 	}
 	if total > byWait {
 		text += fmt.Sprintf(", and %d to spare", total-byWait)

@@ -68,9 +68,11 @@ func drawnDemand(t *rapid.T) scaling.Demand {
 		GapSCV:            rapid.Float64Range(0, 20).Draw(t, "gaps"),
 		PromptTokens:      tokens * rapid.Float64Range(0, 1).Draw(t, "held"), PromptSCV: rapid.Float64Range(0, 10).Draw(t, "prompts"),
 		ContextTokens: tokens, OutputTokens: rapid.Float64Range(0, 5000).Draw(t, "output"),
-		TTFT:    time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(t, "ttft")),
-		TPOT:    time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "tpot")),
-		Waiting: rapid.Float64Range(0, 1000).Draw(t, "waiting"), WaitingTokens: rapid.Float64Range(0, 1e6).Draw(t, "waiting tokens"),
+		TTFT:      time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(t, "ttft")),
+		TPOT:      time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "tpot")),
+		TightTTFT: time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(t, "tight ttft")),
+		TightTPOT: time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "tight tpot")),
+		Waiting:   rapid.Float64Range(0, 1000).Draw(t, "waiting"), WaitingTokens: rapid.Float64Range(0, 1e6).Draw(t, "waiting tokens"),
 		Partial: rapid.Bool().Draw(t, "partial"),
 	}
 }
@@ -264,6 +266,48 @@ func TestSizes(t *testing.T) {
 		}
 		if !strings.Contains(got.Decode.Reason, test.says) {
 			t.Errorf("%s: %q does not say %q", test.name, got.Decode.Reason, test.says)
+		}
+	}
+}
+
+// TestTight: of requests that want different things, the tight ones are provided for if they are a
+// tenth, or as many as can be: where no number of workers is enough for them, the mean counts.
+func TestTight(t *testing.T) {
+	wide := config(scaling.Range{Min: 1, Max: 100}, scaling.Range{Min: 1, Max: 100})
+	all := azure(10) // interactive
+	all.TTFT, all.TPOT = 500*time.Millisecond, 30*time.Millisecond
+	mixed := azure(10)
+	mixed.TTFT, mixed.TPOT = 8100*time.Millisecond, 406*time.Millisecond
+	loose := first(wide, mixed, mesh())
+	mixed.TightTTFT, mixed.TightTPOT = all.TTFT, all.TPOT
+	got, want := first(wide, scaling.Sum(mixed), mesh()), first(wide, all, mesh())
+	if got.Prefill.Desired != want.Prefill.Desired || got.Decode.Desired != want.Decode.Desired || got == loose {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	mixed.TightTTFT, mixed.TightTPOT = 10*time.Millisecond, 5*time.Millisecond
+	got = first(wide, mixed, mesh())
+	if got.Prefill.Desired != loose.Prefill.Desired || got.Decode.Desired != loose.Decode.Desired || !strings.Contains(got.Decode.Reason, "within 10ms") {
+		t.Errorf("%+v, want %+v", got, loose)
+	}
+}
+
+func TestTightest(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		wanted []scaling.Wanted
+		want   time.Duration
+	}{
+		{"nobody", nil, 0},
+		{"without a weight", []scaling.Wanted{{time.Second, 0}}, 0},
+		{"one", []scaling.Wanted{{time.Second, 3}}, time.Second},
+		{"a tenth", []scaling.Wanted{{2, 9}, {1, 1}}, 1},
+		{"less than a tenth", []scaling.Wanted{{2, 9.1}, {1, 1}}, 2},
+		{"a tenth together", []scaling.Wanted{{4, 90}, {1, 5}, {2, 4}, {3, 1}}, 3},
+		{"most want none", []scaling.Wanted{{0, 9}, {1, 1}}, 1},
+		{"almost all want none", []scaling.Wanted{{0, 9.1}, {1, 1}}, 0},
+	} {
+		if got := scaling.Tightest(c.wanted); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
 }

@@ -204,6 +204,7 @@ func demandMessage(d scaling.Demand) *controlv1.Demand {
 	return &controlv1.Demand{
 		RequestsPerSecond: d.RequestsPerSecond, GapScv: d.GapSCV, PromptTokens: d.PromptTokens, PromptScv: d.PromptSCV,
 		ContextTokens: d.ContextTokens, OutputTokens: d.OutputTokens, TtftMs: d.TTFT.Seconds() * 1000, TpotMs: d.TPOT.Seconds() * 1000,
+		TightTtftMs: d.TightTTFT.Seconds() * 1000, TightTpotMs: d.TightTPOT.Seconds() * 1000,
 	}
 }
 
@@ -240,6 +241,7 @@ func demandOf(report *controlv1.QueueReport) scaling.Demand {
 		PromptTokens: within(d.GetPromptTokens(), 1e8), PromptSCV: within(d.GetPromptScv(), 1e3),
 		ContextTokens: within(d.GetContextTokens(), 1e8), OutputTokens: within(d.GetOutputTokens(), 1e8),
 		TTFT: ms(d.GetTtftMs()), TPOT: ms(d.GetTpotMs()),
+		TightTTFT: ms(d.GetTightTtftMs()), TightTPOT: ms(d.GetTightTpotMs()),
 	}
 	for _, q := range report.GetQueues() {
 		out.Waiting += float64(q.GetRequests())

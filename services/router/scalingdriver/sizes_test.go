@@ -25,7 +25,7 @@ type source struct {
 }
 
 func (s *source) Demand(string) scaling.Demand {
-	return scaling.Demand{RequestsPerSecond: s.rate, GapSCV: 1, PromptTokens: 1000, ContextTokens: 1000, OutputTokens: 200, TTFT: time.Second, TPOT: 100 * time.Millisecond}
+	return scaling.Demand{RequestsPerSecond: s.rate, GapSCV: 1, PromptTokens: 1000, ContextTokens: 1000, OutputTokens: 200, TTFT: time.Second, TPOT: 100 * time.Millisecond, TightTTFT: time.Second, TightTPOT: 100 * time.Millisecond}
 }
 
 func (s *source) Mesh(string) scaling.Mesh {
@@ -65,7 +65,7 @@ func total(t *testing.T, sizes *scalingdriver.Sizes) int {
 // said is what another router says.
 func said(id string, epoch uint64, model string, rate float64) *controlv1.QueueReport {
 	return &controlv1.QueueReport{Origin: &controlv1.Origin{Id: id, Epoch: epoch, Sequence: 1}, Model: model, Demand: &controlv1.Demand{
-		RequestsPerSecond: rate, GapScv: 1, PromptTokens: 1000, ContextTokens: 1000, OutputTokens: 200, TtftMs: 1000, TpotMs: 100,
+		RequestsPerSecond: rate, GapScv: 1, PromptTokens: 1000, ContextTokens: 1000, OutputTokens: 200, TtftMs: 1000, TpotMs: 100, TightTtftMs: 900, TightTpotMs: 90,
 	}}
 }
 
@@ -189,7 +189,7 @@ func TestShown(t *testing.T) {
 	sizes.Evaluate(began)
 	report := &controlv1.QueueReport{Model: "m"}
 	sizes.Report(report)
-	if d := report.GetDemand(); d.GetRequestsPerSecond() != 40 || d.GetTtftMs() != 1000 || d.GetTpotMs() != 100 {
+	if d := report.GetDemand(); d.GetRequestsPerSecond() != 40 || d.GetTtftMs() != 1000 || d.GetTpotMs() != 100 || d.GetTightTtftMs() != 1000 || d.GetTightTpotMs() != 100 {
 		t.Errorf("it says %v", d)
 	}
 	pools := sizes.Pools(controlv1.Role_ROLE_DECODE)
@@ -227,7 +227,7 @@ func TestQueues(t *testing.T) {
 	if own := queues[0]; own.GetOrigin().GetId() != "router-1" || own.GetModel() != "m" || own.GetQueues()[0].GetRequests() != 4 || own.GetDemand().GetRequestsPerSecond() != 5 {
 		t.Errorf("of itself: %v", own)
 	}
-	if other := queues[1]; other.GetOrigin().GetId() != "router-2" || other.GetPools() != nil || len(other.GetQueues()) != 64 || other.GetDemand().GetRequestsPerSecond() != 2 || other.GetDemand().GetTtftMs() != 0 {
+	if other := queues[1]; other.GetOrigin().GetId() != "router-2" || other.GetPools() != nil || len(other.GetQueues()) != 64 || other.GetDemand().GetRequestsPerSecond() != 2 || other.GetDemand().GetTtftMs() != 0 || other.GetDemand().GetTightTtftMs() != 900 || other.GetDemand().GetTightTpotMs() != 90 {
 		t.Errorf("of another: %v", other)
 	}
 }

@@ -569,10 +569,17 @@ type Demand struct {
 	ContextTokens float64 `protobuf:"fixed64,5,opt,name=context_tokens,json=contextTokens,proto3" json:"context_tokens,omitempty"`
 	// Tokens of an answer.
 	OutputTokens float64 `protobuf:"fixed64,6,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
-	// Wanted time to the first token, milliseconds. 0: none is wanted.
+	// Wanted time to the first token, on average of the requests that want any, milliseconds. 0: none
+	// is wanted.
 	TtftMs float64 `protobuf:"fixed64,7,opt,name=ttft_ms,json=ttftMs,proto3" json:"ttft_ms,omitempty"`
-	// Wanted time of a token after the first, milliseconds. 0: none is wanted.
-	TpotMs        float64 `protobuf:"fixed64,8,opt,name=tpot_ms,json=tpotMs,proto3" json:"tpot_ms,omitempty"`
+	// Wanted time of a token after the first, likewise.
+	TpotMs float64 `protobuf:"fixed64,8,opt,name=tpot_ms,json=tpotMs,proto3" json:"tpot_ms,omitempty"`
+	// Shortest time to the first token that at least a tenth of the requests wants, milliseconds. 0:
+	// fewer want any.
+	TightTtftMs float64 `protobuf:"fixed64,9,opt,name=tight_ttft_ms,json=tightTtftMs,proto3" json:"tight_ttft_ms,omitempty"`
+	// Shortest time of a token after the first that at least a tenth of the requests wants,
+	// milliseconds. 0: fewer want any.
+	TightTpotMs   float64 `protobuf:"fixed64,10,opt,name=tight_tpot_ms,json=tightTpotMs,proto3" json:"tight_tpot_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -659,6 +666,20 @@ func (x *Demand) GetTtftMs() float64 {
 func (x *Demand) GetTpotMs() float64 {
 	if x != nil {
 		return x.TpotMs
+	}
+	return 0
+}
+
+func (x *Demand) GetTightTtftMs() float64 {
+	if x != nil {
+		return x.TightTtftMs
+	}
+	return 0
+}
+
+func (x *Demand) GetTightTpotMs() float64 {
+	if x != nil {
+		return x.TightTpotMs
 	}
 	return 0
 }
@@ -1296,7 +1317,7 @@ const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x125\n" +
 	"\x06queues\x18\x03 \x03(\v2\x1d.tandem.control.v1.QueueDepthR\x06queues\x121\n" +
 	"\x06demand\x18\x04 \x01(\v2\x19.tandem.control.v1.DemandR\x06demand\x121\n" +
-	"\x05pools\x18\x05 \x03(\v2\x1b.tandem.control.v1.PoolSizeR\x05pools\"\x93\x02\n" +
+	"\x05pools\x18\x05 \x03(\v2\x1b.tandem.control.v1.PoolSizeR\x05pools\"\xdb\x02\n" +
 	"\x06Demand\x12.\n" +
 	"\x13requests_per_second\x18\x01 \x01(\x01R\x11requestsPerSecond\x12\x17\n" +
 	"\agap_scv\x18\x02 \x01(\x01R\x06gapScv\x12#\n" +
@@ -1306,7 +1327,10 @@ const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\x0econtext_tokens\x18\x05 \x01(\x01R\rcontextTokens\x12#\n" +
 	"\routput_tokens\x18\x06 \x01(\x01R\foutputTokens\x12\x17\n" +
 	"\attft_ms\x18\a \x01(\x01R\x06ttftMs\x12\x17\n" +
-	"\atpot_ms\x18\b \x01(\x01R\x06tpotMs\"\x99\x01\n" +
+	"\atpot_ms\x18\b \x01(\x01R\x06tpotMs\x12\"\n" +
+	"\rtight_ttft_ms\x18\t \x01(\x01R\vtightTtftMs\x12\"\n" +
+	"\rtight_tpot_ms\x18\n" +
+	" \x01(\x01R\vtightTpotMs\"\x99\x01\n" +
 	"\bPoolSize\x12+\n" +
 	"\x04pool\x18\x01 \x01(\x0e2\x17.tandem.control.v1.RoleR\x04pool\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x18\n" +
