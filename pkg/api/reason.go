@@ -13,6 +13,7 @@ const (
 
 	ReasonInvalidField          = "INVALID_FIELD"           // INVALID_ARGUMENT, no: BadRequest names the field
 	ReasonContextLengthExceeded = "CONTEXT_LENGTH_EXCEEDED" // INVALID_ARGUMENT, no: the prompt, or it and max_tokens, do not fit into the model's context
+	ReasonConstraintEffort      = "CONSTRAINT_EFFORT"       // INVALID_ARGUMENT, no: finding the tokens that an output constraint allows took all the work that one output may
 	ReasonReceiveMemory         = "RECEIVE_MEMORY"          // RESOURCE_EXHAUSTED or UNAVAILABLE, again: what is being received fills its memory
 	ReasonReceiveTimeout        = "RECEIVE_TIMEOUT"         // DEADLINE_EXCEEDED, again: the request came too slowly
 	ReasonNotRead               = "NOT_READ"                // RESOURCE_EXHAUSTED, again: the client does not read its answer

@@ -181,9 +181,24 @@ type Guesses struct {
 // which offset and h say. They are the sample's own where no draft comes before.
 func (s *Sample) Draw(by *sampler.Sampler, logits []float32, offset uint64, h sampler.History) int32 {
 	if s.Constraint != nil {
-		return by.SampleAllowed(logits, s.Constraint.Allowed(h.Output()), s.Params, offset, h)
+		return s.NoneBecause(by.SampleAllowed(logits, s.Constraint.Allowed(h.Output()), s.Params, offset, h))
 	}
 	return by.Sample(logits, s.Params, offset, h)
+}
+
+// limited is a sampler.Constraint that bounds its work.
+type limited interface {
+	// OutOfEffort says that it allows nothing any more, since it has done all the work that it may.
+	OutOfEffort() bool
+}
+
+// NoneBecause is a token that was drawn under Constraint, with sampler.OutOfEffort in place of
+// sampler.NoneAllowed where that is why.
+func (s *Sample) NoneBecause(token int32) int32 {
+	if c, is := s.Constraint.(limited); is && token == sampler.NoneAllowed && c.OutOfEffort() {
+		return sampler.OutOfEffort
+	}
+	return token
 }
 
 // LogitsWanted says which positions' logits a caller wants to see.
@@ -201,8 +216,8 @@ type Output struct {
 	// Tokens holds the token drawn for each sequence of the batch, -1 where none
 	// was asked for, and where the logits are not finite (sampler.None): of such a
 	// sequence no KV may be relied on, and the others are as good as without it;
-	// sampler.NoneAllowed where the constraint leaves none, with KV as good as any. They
-	// are in Batch.TokenBuffer, if the caller gave that.
+	// sampler.NoneAllowed or OutOfEffort where the constraint leaves none, with KV as good as
+	// any. They are in Batch.TokenBuffer, if the caller gave that.
 	Tokens []int32
 	// Accepted holds, for each sequence, how many of its drafts, the first ones, are what was
 	// drawn. Its token is the one drawn after those. Nil if no sequence had drafts.

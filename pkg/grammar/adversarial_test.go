@@ -102,10 +102,11 @@ func TestTooMuchWorkForOneOutput(t *testing.T) {
 	for len(so) < 1000 && c.Allowed(so) != nil {
 		so = append(so, int32(len(all)-1-r.IntN(1<<12)))
 	}
-	if len(so) < 10 || len(so) == 1000 {
+	if len(so) < 10 || len(so) == 1000 || !c.OutOfEffort() {
 		t.Errorf("an output goes on for %d tokens", len(so))
 	}
-	if mask := form.Constrain([]int32{eos}).Allowed(so[:5]); !allowed(mask, 1) {
+	other := form.Constrain([]int32{eos})
+	if mask := other.Allowed(so[:5]); !allowed(mask, 1) || other.OutOfEffort() {
 		t.Error("another output ends")
 	}
 }

@@ -36,6 +36,14 @@ func (c *Constraint) Prepare(generated []int32) {
 	}
 }
 
+// OutOfEffort says that the output has taken all the work that one may on a worker: nothing is allowed
+// any more that is not known.
+func (c *Constraint) OutOfEffort() bool {
+	c.grammar.mu.Lock()
+	defer c.grammar.mu.Unlock()
+	return c.effort >= maxOutputEffort
+}
+
 // begin begins work on the grammar, which end ends.
 func (c *Constraint) begin() (end func()) {
 	g := c.grammar

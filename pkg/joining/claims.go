@@ -20,6 +20,9 @@ import (
 //	INVALID_ARGUMENT   is final when another worker says it too, of the same field. Until
 //	                   then the one that said it has failed, and is not asked again. Where
 //	                   there is no other it is the only opinion, and the client's.
+//	CONSTRAINT_EFFORT  is final once the attempt has a token: who draws tokens could as well
+//	                   end the request by them. Elsewhere the output would only have the same
+//	                   work once more, and a first token there proves nothing against it.
 //	DEADLINE_EXCEEDED  is final when the router's own clock says so.
 //	any other status   is a failure of the worker, never the end.
 //	the finish reason  is what the tokens bear out: a stop token, or as many as asked for.
@@ -43,6 +46,9 @@ func (j *Join) confirmed(now time.Time, by routing.Ref, err error) bool {
 	case codes.DeadlineExceeded:
 		return !j.p.Deadline.IsZero() && !now.Before(j.p.Deadline.Add(-deadlineSlack))
 	case codes.InvalidArgument:
+		if j.attempt.first && rpc.Reason(err) == api.ReasonConstraintEffort {
+			return true
+		}
 		return slices.ContainsFunc(j.claims, func(c claim) bool {
 			return c.worker.ID != by.ID && status.Code(c.err) == codes.InvalidArgument && rpc.Field(c.err) == rpc.Field(err)
 		})

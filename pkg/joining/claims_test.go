@@ -305,6 +305,26 @@ func TestContradicted(t *testing.T) {
 	}
 }
 
+// That an output's form took all the work that one output may is the end once the attempt has a token:
+// nobody else is tried, blamed or told of. Before, it is a claim as any.
+func TestConstraintEffort(t *testing.T) {
+	took := rpc.ConstraintEffort("structured_output", "takes too much work")
+	r := newRequest(time.Time{}, 5)
+	r.dispatch("d1")
+	if s := r.end(took); s.finish != nil || s.ask == nil {
+		t.Fatalf("without a token: %+v", s)
+	}
+	r.dispatch("d2")
+	r.decode(admitted)
+	if s := r.decode(tokenAt(0)); len(s.contradicted) != 1 {
+		t.Errorf("a token elsewhere contradicts %v", s.contradicted)
+	}
+	s := r.end(took)
+	if s.finish == nil || s.ask != nil || rpc.Reason(s.finish.Err) != api.ReasonConstraintEffort || status.Code(s.finish.Err) != codes.InvalidArgument || len(s.release.Failures) != 0 || s.release.Err != nil {
+		t.Errorf("with a token: %+v", s)
+	}
+}
+
 // Only the transport, or another incarnation in its place, says that a worker is lost.
 func TestWhatSaysThatAWorkerIsLost(t *testing.T) {
 	d := routing.Ref{ID: "d", Epoch: 1}

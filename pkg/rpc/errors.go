@@ -28,6 +28,12 @@ func ContextLength(field, problem string) error {
 	return invalidField(api.ReasonContextLengthExceeded, field, problem)
 }
 
+// ConstraintEffort is InvalidArgument with a reason of its own, for an output whose form took all the work
+// that one output may.
+func ConstraintEffort(field, problem string) error {
+	return invalidField(api.ReasonConstraintEffort, field, problem)
+}
+
 func invalidField(reason, field, problem string) error {
 	return withDetails(codes.InvalidArgument, field+": "+problem,
 		&errdetails.ErrorInfo{Reason: reason, Domain: api.ErrorDomain},

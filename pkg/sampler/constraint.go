@@ -17,6 +17,10 @@ type Constraint interface {
 // NoneAllowed is what SampleAllowed gives where no token can be drawn that is allowed.
 const NoneAllowed int32 = -2
 
+// OutOfEffort is what a draw gives in place of NoneAllowed where the constraint has used up the
+// work that one output may take.
+const OutOfEffort int32 = -3
+
 // SampleAllowed is Sample of the tokens that are allowed: the logits of others become minus
 // infinity before step 1. None comes of logits that Sample draws none from; NoneAllowed, where
 // no token is allowed, or where what the parameters make of the logits forbids all that are.

@@ -124,7 +124,7 @@ type Cancel struct{ ID SequenceID }
 type StepDone struct {
 	// Tokens, Accepted, Drafts, Logprobs, DraftLogprobs and PromptLogprobs as engine.Output has them; not
 	// read if Err is set. A sequence without the token that it asked for fails with an
-	// engine.NotFiniteError, or with ErrNoTokenAllowed.
+	// engine.NotFiniteError, ErrNoTokenAllowed or ErrConstraintEffort.
 	Tokens, Accepted []int32
 	Drafts           [][]int32
 	Logprobs         []sampler.Logprobs

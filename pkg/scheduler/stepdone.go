@@ -26,7 +26,7 @@ func (s *Scheduler) stepDone(e StepDone) {
 		q.inStep = false
 		drafts := e.drafts(i, work)
 		accepted, verified := e.accepted(i, work, len(drafts))
-		drew := work.Sample == nil || e.Err == nil && (e.Tokens[i] >= 0 || e.Tokens[i] == sampler.NoneAllowed)
+		drew := work.Sample == nil || e.Err == nil && e.drew(i)
 		scores, likely := e.promptLogprobs(i, work)
 		drew = drew && likely
 		switch {
@@ -92,6 +92,8 @@ func (s *Scheduler) takeDrawn(q *sequence, e *StepDone, i int, work *engine.Sequ
 	switch token := e.Tokens[i]; {
 	case token == sampler.NoneAllowed:
 		s.finish(q, Failed, ErrNoTokenAllowed)
+	case token == sampler.OutOfEffort:
+		s.finish(q, Failed, ErrConstraintEffort)
 	case token < 0:
 		s.spoilt(q, work.Start+known+accepted)
 	case !sample.Logprobs:
@@ -109,6 +111,15 @@ var errUnlikely = errors.New("scheduler: the step did not say how likely the tok
 // ErrNoTokenAllowed fails a sequence whose constraint leaves no token to go on with, not even
 // one that ends it.
 var ErrNoTokenAllowed = errors.New("no token of the vocabulary goes on as the form of the output demands")
+
+// ErrConstraintEffort fails a sequence whose constraint took all the work that one output may.
+var ErrConstraintEffort = errors.New("finding the tokens that the form of the output allows took all the work that one output may take")
+
+// drew reports that the logits of the i-th sequence of a step were good, whatever its constraint left of them.
+func (e *StepDone) drew(i int) bool {
+	token := e.Tokens[i]
+	return token >= 0 || token == sampler.NoneAllowed || token == sampler.OutOfEffort
+}
 
 // spoilt ends a sequence whose logits are not finite, with so many tokens in its blocks.
 func (s *Scheduler) spoilt(q *sequence, tokens int) {

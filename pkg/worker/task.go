@@ -146,5 +146,8 @@ func FailedError(err error) error {
 	if errors.Is(err, scheduler.ErrNoTokenAllowed) {
 		return rpc.InvalidArgument("structured_output", err.Error()+": allow the end, or texts that the model's tokens can spell, there; or, if the form can be read in very many ways, say the same in fewer")
 	}
+	if errors.Is(err, scheduler.ErrConstraintEffort) {
+		return rpc.ConstraintEffort("structured_output", err.Error()+": say the same in a form that can be read in fewer ways, or ask for fewer tokens")
+	}
 	return rpc.Error(codes.Unavailable, api.ReasonEngineFailed, fmt.Sprintf("the engine failed: %v", err), 0)
 }

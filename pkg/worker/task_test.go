@@ -140,6 +140,14 @@ func TestErrorsOfTheScheduler(t *testing.T) {
 	}
 }
 
+func TestErrorsOfConstraints(t *testing.T) {
+	for of, reason := range map[error]string{scheduler.ErrNoTokenAllowed: api.ReasonInvalidField, scheduler.ErrConstraintEffort: api.ReasonConstraintEffort} {
+		if err := worker.FailedError(of); status.Code(err) != codes.InvalidArgument || rpc.Field(err) != "structured_output" || rpc.Reason(err) != reason {
+			t.Errorf("%v: %v, reason %q", of, err, rpc.Reason(err))
+		}
+	}
+}
+
 // FuzzParseTask: no message makes it panic, and what passes is within bounds.
 func FuzzParseTask(f *testing.F) {
 	for _, task := range []*workerv1.Task{{}, goodTask()} {

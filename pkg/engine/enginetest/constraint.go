@@ -56,10 +56,19 @@ func testConstraint(t *testing.T, newEngine NewEngine) {
 	if again := mustStep(t, e, held(1, &engine.Sample{}, steps, some[0])).Tokens[0]; again != out.Tokens[2] {
 		t.Errorf("alone %d, in a batch %d", again, out.Tokens[2])
 	}
+	if got := mustStep(t, e, held(1, draw(0), spent{})).Tokens[0]; got != sampler.OutOfEffort {
+		t.Errorf("token %d of a constraint that is out of effort", got)
+	}
 	if len(out.Logprobs) == 4 && out.Logprobs[3].Top != nil {
 		t.Errorf("log probabilities of no token: %+v", out.Logprobs[3])
 	}
 }
+
+// spent is a constraint that has done all the work that it may.
+type spent struct{}
+
+func (spent) Allowed([]int32) []uint64 { return nil }
+func (spent) OutOfEffort() bool        { return true }
 
 // testConstrainedDrafts: with drafts, allowed ones and others, what is drawn under a constraint is
 // what steps with a token each draw.

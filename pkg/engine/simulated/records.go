@@ -91,7 +91,7 @@ func (e *Engine) draw(s *engine.Sequence, length int, offset uint64, h sampler.H
 		all = mix(all ^ uint64(random[0])<<32 ^ uint64(random[1]))
 	}
 	if s.Sample.Constraint != nil {
-		return e.drawAllowed(s.Sample.Constraint.Allowed(h.Output()), params, offset, all)
+		return s.Sample.NoneBecause(e.drawAllowed(s.Sample.Constraint.Allowed(h.Output()), params, offset, all))
 	}
 	vocabulary := uint64(e.cfg.Spec.VocabSize)
 	token := int32(all % vocabulary)
