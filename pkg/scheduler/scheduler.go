@@ -255,6 +255,7 @@ func (s *Scheduler) end(q *sequence, how Finished) {
 		if q.inTransfer {
 			s.pool.Quarantine(q.ownBlocks())
 			q.quarantined = true
+			s.freed++ // not yet what it has, but what it was expected to grow by
 		}
 	}
 	if q.table == nil {

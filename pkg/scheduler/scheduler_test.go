@@ -261,6 +261,22 @@ func TestCancelledReservationIsQuarantined(t *testing.T) {
 	}
 }
 
+// What a sequence was expected to grow by is there for others as soon as it is cancelled, also while a
+// transfer still holds its blocks.
+func TestCancelledReservationGrowsNoMore(t *testing.T) {
+	w := newWorld(t, 10, standard)
+	w.submit(scheduler.Request{ID: 1, Kind: scheduler.Receive, Tokens: prompt(8), MaxTokens: 30})
+	other := w.submit(scheduler.Request{ID: 2, Kind: scheduler.Receive, Tokens: prompt(16), MaxTokens: 1, Salt: "x"})
+	if other.reserved {
+		t.Fatal("there is room for both: the test shows nothing")
+	}
+	w.handle(scheduler.Cancel{ID: 1})
+	if !other.reserved {
+		t.Error("it waits for blocks that nobody will need")
+	}
+	w.finishAll()
+}
+
 func TestFailedStepFailsItsSequencesOnly(t *testing.T) {
 	w := newWorld(t, 30, standard)
 	a := w.submit(scheduler.Request{ID: 1, Tokens: prompt(12), MaxTokens: 3})
