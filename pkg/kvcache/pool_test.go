@@ -39,6 +39,38 @@ func matched(p *kvcache.Pool, salt string, tokens ...int32) int {
 	return len(blocks)
 }
 
+func TestCachedBehind(t *testing.T) {
+	p := newPool(4)
+	a := []int32{1, 2, 3, 4, 5, 6}
+	hashes := p.BlockHashes("s", a)
+	fill(t, p, "s", a...)
+	table, chain := p.MatchHashes(nil, "s", hashes[:1], a)
+	lost := chain
+	for _, test := range []struct {
+		chain  kvcache.Chain
+		hashes []kvcache.Hash
+		tokens []int32
+		n      int
+		ok     bool
+	}{
+		{p.Root("s"), hashes, a, 3, true},
+		{chain, hashes[1:], a[2:], 2, true},
+		{chain, hashes[1:2], a[2:], 1, true},
+		{chain, hashes[1:], []int32{3, 5, 5, 6}, 0, true},
+		{chain, hashes, a, 0, true},
+		{kvcache.Chain{}, hashes, a, 0, false},
+	} {
+		if n, ok := p.CachedBehind(test.chain, test.hashes, test.tokens); n != test.n || ok != test.ok {
+			t.Errorf("%v: %d %v, want %d %v", test.tokens, n, ok, test.n, test.ok)
+		}
+	}
+	p.Release(table)
+	fill(t, p, "s", 7, 7, 7, 7, 7, 7, 7, 7) // evicts all of it
+	if n, ok := p.CachedBehind(lost, hashes[1:], a[2:]); n != 0 || ok {
+		t.Errorf("behind what is gone: %d %v", n, ok)
+	}
+}
+
 func TestMatch(t *testing.T) {
 	p := newPool(8)
 	fill(t, p, "s", 1, 2, 3, 4, 5)

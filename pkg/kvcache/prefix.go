@@ -49,7 +49,7 @@ func (p *Pool) BlockHashes(salt string, tokens []int32) []Hash {
 // is where Publish goes on.
 func (p *Pool) MatchHashes(dst []BlockID, salt string, hashes []Hash, tokens []int32) ([]BlockID, Chain) {
 	from := len(dst)
-	dst, chain := p.find(dst, salt, hashes, tokens)
+	dst, chain := p.find(dst, p.Root(salt), hashes, tokens)
 	p.take(dst[from:])
 	return dst, chain
 }
@@ -57,8 +57,18 @@ func (p *Pool) MatchHashes(dst []BlockID, salt string, hashes []Hash, tokens []i
 // Cached is how many leading blocks of tokens are published under salt, of those
 // that hashes, their BlockHashes, name. It takes and changes nothing.
 func (p *Pool) Cached(salt string, hashes []Hash, tokens []int32) int {
-	p.matched, _ = p.find(p.matched[:0], salt, hashes, tokens)
+	p.matched, _ = p.find(p.matched[:0], p.Root(salt), hashes, tokens)
 	return len(p.matched)
+}
+
+// CachedBehind is how many blocks of tokens, which hashes name, are published behind chain; false if
+// nothing can be published there. It takes and changes nothing.
+func (p *Pool) CachedBehind(chain Chain, hashes []Hash, tokens []int32) (n int, ok bool) {
+	if !p.reaches(chain) {
+		return 0, false
+	}
+	p.matched, _ = p.find(p.matched[:0], chain, hashes, tokens)
+	return len(p.matched), true
 }
 
 // Acquire takes a sequence's whole block table of total blocks, one reference
@@ -91,7 +101,7 @@ func (p *Pool) Need(salt string, hashes []Hash, tokens []int32, total int) int {
 
 // need leaves what is found in p.matched.
 func (p *Pool) need(salt string, hashes []Hash, tokens []int32, total int) (need int, chain Chain) {
-	p.matched, chain = p.find(p.matched[:0], salt, hashes[:max(min(len(hashes), total), 0)], tokens)
+	p.matched, chain = p.find(p.matched[:0], p.Root(salt), hashes[:max(min(len(hashes), total), 0)], tokens)
 	need = total - len(p.matched)
 	for _, id := range p.matched {
 		if p.blocks[id].refs == 0 {
@@ -101,9 +111,8 @@ func (p *Pool) need(salt string, hashes []Hash, tokens []int32, total int) (need
 	return need, chain
 }
 
-// find looks blocks up without taking them.
-func (p *Pool) find(dst []BlockID, salt string, hashes []Hash, tokens []int32) ([]BlockID, Chain) {
-	chain := p.Root(salt)
+// find looks blocks behind a chain up without taking them.
+func (p *Pool) find(dst []BlockID, chain Chain, hashes []Hash, tokens []int32) ([]BlockID, Chain) {
 	for i, hash := range hashes {
 		if len(tokens) < (i+1)*p.blockTokens {
 			break
@@ -155,13 +164,7 @@ func (p *Pool) publish(chain Chain, id BlockID, tokens []int32, next func(Hash, 
 		p.stats.Misuses++
 		return Chain{}
 	}
-	switch chain.kind {
-	case chainRoot:
-	case chainBlock:
-		if p.blocks[chain.block].generation != chain.generation {
-			return Chain{}
-		}
-	default:
+	if !p.reaches(chain) {
 		return Chain{}
 	}
 	hash := next(chain.hash, tokens)
@@ -184,6 +187,17 @@ func (p *Pool) publish(chain Chain, id BlockID, tokens []int32, next func(Hash, 
 	p.changes.store(hash)
 	p.remember(id)
 	return p.chainAt(id)
+}
+
+// reaches says whether the place of a chain is still in the cache.
+func (p *Pool) reaches(chain Chain) bool {
+	switch chain.kind {
+	case chainRoot:
+		return true
+	case chainBlock:
+		return p.blocks[chain.block].generation == chain.generation
+	}
+	return false
 }
 
 // holds says whether a published block holds tokens, behind chain. That the

@@ -47,3 +47,20 @@ func TestWhatIsBeingComputedIsAwaited(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkManyAwaitOnePrompt is a step while many requests wait for what a long prompt that they share computes.
+func BenchmarkManyAwaitOnePrompt(b *testing.B) {
+	config := standard
+	config.BlockTokens, config.ContextTokens, config.MaxSequences, config.MaxWaiting, config.ChunkTokens, config.MaxBatchTokens = 16, 200000, 300, 300, 512, 2048
+	w := newWorld(b, 20000, config)
+	tokens := prompt(100000)
+	for id := scheduler.SequenceID(1); id <= 256; id++ {
+		w.scheduler.Handle(w.now, scheduler.Submit{Request: scheduler.Request{ID: id, Kind: scheduler.Full, Tokens: append(slices.Clone(tokens), int32(id%7)), MaxTokens: 2, Stop: never}})
+	}
+	for range 190 {
+		w.scheduler.Handle(w.now, scheduler.StepDone{Tokens: []int32{-1}, Compute: time.Millisecond})
+	}
+	for b.Loop() {
+		w.scheduler.Handle(w.now, scheduler.StepDone{Tokens: []int32{-1}, Compute: time.Millisecond})
+	}
+}

@@ -171,18 +171,20 @@ func (s *Scheduler) addPrompts(now time.Time, st *step, decodes, context int) {
 }
 
 // comesSoon reports whether a prompt in the step computes the block that q, which waits, lacks
-// first. Then q need not compute it too.
+// first. Then q need not compute it too. What is cached is looked up from where the prompt has come to:
+// all that wait are asked in every step.
 func (s *Scheduler) comesSoon(st *step, q *sequence) bool {
 	for i, m := range st.members {
 		if !st.run.Parts[i].Prompt {
 			continue
 		}
 		computes := m.computed / s.config.BlockTokens // block
-		if computes >= min(len(q.hashes), len(m.hashes)) || m.hashes[computes] != q.hashes[computes] {
+		if computes >= min(len(q.hashes), len(m.hashes)) || m.hashes[computes] != q.hashes[computes] || m.published != computes {
 			continue
 		}
-		next := s.pool.Cached(q.request.Salt, q.hashes, q.request.Tokens)
-		return next >= computes && next < min(len(q.hashes), len(m.hashes)) && m.hashes[next] == q.hashes[next]
+		cached, ok := s.pool.CachedBehind(m.chain, q.hashes[computes:], q.request.Tokens[computes*s.config.BlockTokens:])
+		next := computes + cached
+		return ok && next < min(len(q.hashes), len(m.hashes)) && m.hashes[next] == q.hashes[next]
 	}
 	return false
 }
