@@ -1,6 +1,10 @@
 package engine
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/tandem-serving/tandem/pkg/sampler"
+)
 
 // Cutter takes drafts that constraints do not allow out of batches. The zero Cutter is ready,
 // for one engine and one batch at a time.
@@ -42,15 +46,31 @@ func (s *Sequence) disallowed() int {
 	if s.Sample == nil || s.Sample.Drafts == 0 || s.Sample.Constraint == nil {
 		return 0
 	}
+	constraint := s.Sample.DraftConstraint()
 	drafts, generated := s.drafts(), s.Sample.History.Generated
 	output := slices.Concat(generated, drafts)
 	for i, draft := range drafts {
-		allowed := s.Sample.Constraint.Allowed(output[:len(generated)+i])
+		allowed := constraint.Allowed(output[:len(generated)+i])
 		if word := int(draft >> 6); word >= len(allowed) || allowed[word]&(1<<(draft&63)) == 0 {
 			return len(drafts) - i
 		}
 	}
 	return 0
+}
+
+// draftable is a sampler.Constraint that counts the work for drafts apart.
+type draftable interface {
+	// ForDrafts allows the same, for drafts. It is the same one each time, for the same goroutine.
+	ForDrafts() sampler.Constraint
+}
+
+// DraftConstraint is Constraint for asking about drafts, which may be wrong, so that they do not use up the
+// work that the output may take.
+func (s *Sample) DraftConstraint() sampler.Constraint {
+	if c, is := s.Constraint.(draftable); is {
+		return c.ForDrafts()
+	}
+	return s.Constraint
 }
 
 // CutDrafts says that so many drafts were not computed: none of them is what was drawn.

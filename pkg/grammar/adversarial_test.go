@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/grammar"
 	"github.com/tandem-serving/tandem/pkg/longtest"
 )
@@ -78,10 +79,9 @@ func TestCountedClasses(t *testing.T) {
 	}
 }
 
-// The work for one output is bounded: one whose places are all new ends, and others with the same
-// form go on.
-func TestTooMuchWorkForOneOutput(t *testing.T) {
-	longtest.OneGoroutine(t)
+// laborious is a form whose places are all new, and the last of 4,096 tokens of twelve bytes that it may have.
+func laborious(t *testing.T) (form *grammar.Grammar, last int32) {
+	t.Helper()
 	all := [][]byte{eos: nil}
 	for n := 1; n <= 12; n++ {
 		for word := range 1 << n {
@@ -96,11 +96,19 @@ func TestTooMuchWorkForOneOutput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return form, int32(len(all) - 1)
+}
+
+// The work for one output is bounded: one whose places are all new ends, and others with the same
+// form go on.
+func TestTooMuchWorkForOneOutput(t *testing.T) {
+	longtest.OneGoroutine(t)
+	form, last := laborious(t)
 	r := rand.New(rand.NewPCG(3, 3))
 	c := form.Constrain([]int32{eos})
 	var so []int32
 	for len(so) < 1000 && c.Allowed(so) != nil {
-		so = append(so, int32(len(all)-1-r.IntN(1<<12)))
+		so = append(so, last-int32(r.IntN(1<<12)))
 	}
 	if len(so) < 10 || len(so) == 1000 || !c.OutOfEffort() {
 		t.Errorf("an output goes on for %d tokens", len(so))
@@ -108,5 +116,26 @@ func TestTooMuchWorkForOneOutput(t *testing.T) {
 	other := form.Constrain([]int32{eos})
 	if mask := other.Allowed(so[:5]); !allowed(mask, 1) || other.OutOfEffort() {
 		t.Error("another output ends")
+	}
+}
+
+// Wrong guesses at an output do not use up its work, only that for guesses.
+func TestTooMuchWorkForGuesses(t *testing.T) {
+	longtest.OneGoroutine(t)
+	form, last := laborious(t)
+	r := rand.New(rand.NewPCG(3, 4))
+	c := form.Constrain([]int32{eos})
+	guess := &engine.Sample{Constraint: c}
+	var so []int32
+	for range 1000 {
+		if so = append(so, last-int32(r.IntN(1<<12))); guess.DraftConstraint().Allowed(so) == nil {
+			break
+		}
+	}
+	if len(so) == 1000 {
+		t.Error("guesses go on for ever")
+	}
+	if mask := c.Allowed([]int32{last}); !allowed(mask, 1) || c.OutOfEffort() {
+		t.Error("guesses end the output")
 	}
 }

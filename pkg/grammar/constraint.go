@@ -3,6 +3,8 @@ package grammar
 import (
 	"math/bits"
 	"slices"
+
+	"github.com/tandem-serving/tandem/pkg/sampler"
 )
 
 // Constraint holds one output to a grammar: it is a sampler.Constraint.
@@ -15,6 +17,8 @@ type Constraint struct {
 	mask   []uint64 // of a place that is complete
 	masked *place   // whose mask that is
 	effort int      // that this output took so far
+
+	drafts *Constraint // ForDrafts; nil before it is asked for
 }
 
 // maxOutputEffort bounds the work for one output on a worker, about a second of it, so that a form that is made
@@ -25,6 +29,16 @@ const maxOutputEffort = 1 << 26
 // complete, and nowhere else if they have no text.
 func (g *Grammar) Constrain(ends []int32) *Constraint {
 	return &Constraint{grammar: g, ends: ends, places: []*place{g.masks.first}}
+}
+
+// ForDrafts holds guesses at the same output to the grammar. Their work has a bound of its own, the
+// same again: what wrong guesses take ends no output, only further guesses.
+func (c *Constraint) ForDrafts() sampler.Constraint {
+	if c.drafts == nil {
+		c.drafts = c.grammar.Constrain(c.ends)
+		c.drafts.drafts = c.drafts
+	}
+	return c.drafts
 }
 
 // Prepare makes the mask that Allowed gives after some tokens, so that it finds it. Unlike the other

@@ -51,7 +51,7 @@ func (e *Engine) ask(batch engine.Batch) bool {
 func (e *Engine) guesser(index int, sample *engine.Sample, most int) *guesser {
 	g := &guesser{index: index, sample: sample, text: e.texts.of(sample.Guesses.Sequence, sample.History), most: most}
 	g.known = len(g.text.tokens)
-	if c, is := sample.Constraint.(forcing); is {
+	if c, is := sample.DraftConstraint().(forcing); is {
 		g.drafts = c.Forced(sample.History.Generated, most)
 		g.text.tokens = append(g.text.tokens, g.drafts...)
 	}
@@ -165,7 +165,7 @@ func (e *Engine) plan(wanting []*guesser) {
 		}
 		x, asked := g.text, len(g.sample.History.Prompt)
 		e.samples = append(e.samples, engine.Sample{
-			Params: g.sample.Params, Constraint: g.sample.Constraint, Offset: g.sample.Offset + uint64(len(g.drafts)),
+			Params: g.sample.Params, Constraint: g.sample.DraftConstraint(), Offset: g.sample.Offset + uint64(len(g.drafts)),
 			History: sampler.History{Prompt: x.tokens[:asked], Generated: x.tokens[asked:len(x.tokens):len(x.tokens)]},
 		})
 		e.batch.Sequences = append(e.batch.Sequences, engine.Sequence{Tokens: x.tokens[x.computed:], Start: x.computed, Blocks: x.blocks, Sample: &e.samples[len(e.samples)-1]})
