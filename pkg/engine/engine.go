@@ -175,6 +175,8 @@ type Guesses struct {
 	Sequence uint64
 	// Most is how many drafts there may be; 0: none. Sequence.Blocks covers as many positions more.
 	Most int
+	// Left is how many tokens the output may still have, this step's included; 0: not known.
+	Left int
 }
 
 // Draw draws from logits by the definition of package sampler: what comes after so many tokens,

@@ -216,7 +216,7 @@ func (w *world) checkDrafts(l *life, part scheduler.Part, work *engine.Sequence)
 	}
 	r := l.request
 	left := min(r.MaxTokens-r.Generated-len(l.output), w.config.ContextTokens-len(l.tokens()))
-	if n > w.config.MaxDrafts || part.Prompt || r.Kind == scheduler.PrefillOnly || n >= left {
+	if n > w.config.MaxDrafts || part.Prompt || r.Kind == scheduler.PrefillOnly || n >= left || w.config.EngineGuesses && work.Sample.Guesses.Left != left {
 		w.t.Fatalf("%d: %d drafts where %d tokens are left: %+v", part.ID, n, left, part)
 	}
 	sample := *work.Sample

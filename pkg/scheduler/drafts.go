@@ -75,7 +75,7 @@ func (s *Scheduler) addDrafts(st *step) (n int) {
 		}
 		if c.Drafts = s.fitDrafts(q, min(c.Drafts, left)); c.Drafts > 0 {
 			if s.config.EngineGuesses {
-				work.Blocks, work.Sample.Guesses = q.table, engine.Guesses{Sequence: uint64(q.request.ID), Most: c.Drafts}
+				work.Blocks, work.Sample.Guesses = q.table, engine.Guesses{Sequence: uint64(q.request.ID), Most: c.Drafts, Left: q.totalTokens - q.length()}
 			} else {
 				st.draft(q, work, c.Drafts)
 			}

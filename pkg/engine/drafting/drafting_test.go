@@ -68,6 +68,7 @@ type text struct {
 	first      int     // block
 	params     sampler.Params
 	constraint sampler.Constraint
+	left       int
 
 	asked, made, right int
 }
@@ -93,7 +94,7 @@ func (x *text) work(guesses int) engine.Sequence {
 	s := engine.Sequence{Tokens: all[start:], Start: start, Sample: &engine.Sample{
 		Offset: uint64(len(x.tokens)), Params: x.params, Constraint: x.constraint, Logprobs: true, TopLogprobs: 1,
 		History: sampler.History{Prompt: x.prompt, Generated: x.tokens},
-		Guesses: engine.Guesses{Sequence: x.name, Most: guesses},
+		Guesses: engine.Guesses{Sequence: x.name, Most: guesses, Left: x.left},
 	}}
 	for i := range (len(all) + guesses + blockTokens - 1) / blockTokens {
 		s.Blocks = append(s.Blocks, kvcache.BlockID(x.first+i))
@@ -170,6 +171,7 @@ type watched struct {
 	engine.Engine
 	tokens []int // of each step
 	fails  error
+	none   bool // it draws nothing
 }
 
 func (w *watched) Step(ctx context.Context, batch engine.Batch) (engine.Output, error) {
@@ -181,7 +183,13 @@ func (w *watched) Step(ctx context.Context, batch engine.Batch) (engine.Output, 
 	if w.fails != nil {
 		return engine.Output{}, w.fails
 	}
-	return w.Engine.Step(ctx, batch)
+	out, err := w.Engine.Step(ctx, batch)
+	for i := range out.Tokens {
+		if w.none {
+			out.Tokens[i] = sampler.None
+		}
+	}
+	return out, err
 }
 
 // A long prompt is computed a chunk in each step, in nobody's way, and once.
@@ -205,6 +213,35 @@ func TestALongPromptIsReadInChunks(t *testing.T) {
 		t.Errorf("%d tokens were computed, of texts of %d", computed, length)
 	}
 	same(t, long, short)
+}
+
+// A prompt is not read where the output ends before guesses could help.
+func TestALongPromptIsNotReadForAFewTokens(t *testing.T) {
+	for left, reads := range map[int]bool{0: true, 2: false, 3: true} {
+		draft := &watched{Engine: engineOf(t, 4, 1000)}
+		e := beside(t, draft, nil)
+		x := newTexts(1, 2*drafting.ChunkTokens)[0]
+		x.left = left
+		step(t, e, all(2), x)
+		if len(draft.tokens) > 0 != reads {
+			t.Errorf("with %d tokens left, it reads %v", left, draft.tokens)
+		}
+		same(t, x)
+	}
+}
+
+// A text that the draft model can draw nothing after is not read again: it would come to the same.
+func TestNothingCanBeDrawn(t *testing.T) {
+	draft := &watched{Engine: engineOf(t, 4, 1000), none: true}
+	e := beside(t, draft, nil)
+	x := newTexts(1, 40)[0]
+	for range 3 {
+		step(t, e, all(2), x)
+	}
+	if len(draft.tokens) != 2 { // the prompt, and a draw
+		t.Errorf("steps of %v tokens", draft.tokens)
+	}
+	same(t, x)
 }
 
 // A draft model that fails is not asked again, and no request fails with it.

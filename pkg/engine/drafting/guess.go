@@ -65,6 +65,10 @@ func (e *Engine) guess(ctx context.Context) error {
 	for _, g := range e.guessers {
 		switch {
 		case len(g.drafts) == g.most: // all of them are forced
+		case g.text.spoilt:
+		case g.comesTooLate():
+			e.texts.drop(g.sample.Guesses.Sequence)
+			continue
 		case e.reserve(g):
 			wanting = append(wanting, g)
 			continue
@@ -137,6 +141,12 @@ func (e *Engine) read(ctx context.Context, wanting []*guesser) (ready []*guesser
 
 func (g *guesser) missing() int { return len(g.text.tokens) - g.text.computed }
 
+// comesTooLate reports that the output ends before its text is computed, a chunk for each token.
+func (g *guesser) comesTooLate() bool {
+	left := g.sample.Guesses.Left
+	return left > 0 && g.missing()/ChunkTokens >= left
+}
+
 // reserve gets a sequence the blocks to guess in, for fewer guesses if need be.
 func (e *Engine) reserve(g *guesser) bool {
 	if vocabulary := e.draft.Model().VocabSize; slices.ContainsFunc(g.text.tokens[g.text.computed:], func(id int32) bool { return int(id) >= vocabulary }) {
@@ -180,7 +190,7 @@ func (e *Engine) take(wanting []*guesser, out engine.Output) (more []*guesser) {
 		g.text.computed += len(s.Tokens)
 		switch token := out.Tokens[i]; {
 		case token == sampler.None:
-			g.text.computed = 0 // nothing of its KV is of use
+			e.texts.spoil(g.text)
 		case token < 0 || int(token) >= e.Model().VocabSize:
 		default:
 			g.drafts = append(g.drafts, token)

@@ -11,6 +11,7 @@ type text struct {
 	computed int               // of tokens, the first ones, whose KV is in blocks
 	blocks   []kvcache.BlockID // none, or enough for computed
 	used     uint64            // the step that last asked
+	spoilt   bool              // the draft model can draw nothing after it: it is not computed again
 }
 
 // texts are those of the sequences that guessed last, as many as have blocks.
@@ -118,6 +119,13 @@ func (t *texts) evict() {
 		}
 	}
 	t.drop(oldest)
+}
+
+// spoil gives up a text. It keeps a block, and so is known until that is taken from it.
+func (t *texts) spoil(x *text) {
+	x.computed, x.spoilt = 0, true
+	t.free = append(t.free, x.blocks[1:]...)
+	x.blocks = x.blocks[:1]
 }
 
 // drop forgets a sequence.
