@@ -223,7 +223,8 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	if decode.measured {
 		d.token, d.plainToken, record.TpotMs = durationOf(decode.tpotMs), durationOf(decode.tpotMs/decode.slowToken), decode.tpotMs
 	}
-	atDecode := &requestLoad{at: now, loadSum: loadSum{count: 1, context: r.Tokens, decoding: 1, decodingContext: r.Tokens, blocks: need(decode.worker, r, controlv1.Role_ROLE_DECODE)}}
+	atDecode := &ownLoad{sharing: rt.share(s, decode.worker), requestLoad: requestLoad{at: now, loadSum: loadSum{count: 1, context: r.Tokens, decoding: 1, decodingContext: r.Tokens}}}
+	atDecode.blocks = need(decode.worker, r, controlv1.Role_ROLE_DECODE) - atDecode.shared
 	if prefill == nil {
 		atDecode.tokens = decode.computed()
 		decode.worker.promptTime.add(now, decode.worker.step.PromptMs(decode.computed(), r.Tokens-decode.computed()))
@@ -271,7 +272,9 @@ func (rt *Router) dispatchPrefill(s *search, action *Dispatch, prefills *candida
 	rt.turns++
 	w.turn = rt.turns
 	w.promptTime.add(now, w.step.PromptMs(prefill.computed(), r.Tokens-prefill.computed()))
-	w.add(r.ID, &requestLoad{at: now, loadSum: loadSum{count: 1, tokens: prefill.computed(), context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL), moving: decode.uncached}})
+	atPrefill := &ownLoad{sharing: rt.share(s, w), requestLoad: requestLoad{at: now, loadSum: loadSum{count: 1, tokens: prefill.computed(), context: r.Tokens, moving: decode.uncached}}}
+	atPrefill.blocks = need(w, r, controlv1.Role_ROLE_PREFILL) - atPrefill.shared
+	w.add(r.ID, atPrefill)
 	if !rt.speed.known(now) {
 		rt.guessTriedAt = now
 	}

@@ -152,15 +152,7 @@ func (x *expectations) meet(out []met, now time.Time, hashes []kvcache.Hash) []m
 			if e.from != i || e.done && !now.Before(e.until) {
 				continue
 			}
-			// A block's hash is of all before it too.
-			most := min(len(hashes), len(e.hashes))
-			end := i + 1
-			for step := most - end; step > 0; step /= 2 {
-				for end+step <= most && hashes[end+step-1] == e.hashes[end+step-1] {
-					end += step
-				}
-			}
-			out = append(out, met{e, end})
+			out = append(out, met{e, commonBlocks(hashes, e.hashes)})
 		}
 	}
 	return out

@@ -37,5 +37,8 @@ func (rt *Router) Others(ref Ref) (requests, tokens int) {
 	return others.count, others.tokens
 }
 
+// Charged is how many blocks of a worker this router's requests are charged with.
+func (rt *Router) Charged(ref Ref) int { return rt.worker(ref).total.blocks }
+
 // ToldLasts is how long what another router says counts.
 const ToldLasts = toldLasts

@@ -254,6 +254,10 @@ func (rt *Router) check(s *search, role controlv1.Role, model Model, c *finding,
 	}
 	blocks, load := need(w, r, role), c.load
 	full := w.full(load, blocks)
+	if full && !w.crowded(load) {
+		blocks -= rt.share(s, w).shared
+		full = w.full(load, blocks)
+	}
 	if full && (w.full(w.total, blocks) || !s.doubts(&rt.config) || w.probe.id != "") {
 		return later, w.fullWhy(load, blocks)
 	}
@@ -287,7 +291,7 @@ func positions(r *Request, role controlv1.Role) int {
 	return r.Tokens + max(r.MaxNew-1, 0)
 }
 
-// need is how many blocks a request takes of a worker.
+// need is how many blocks a request takes of a worker, with those that it shares with others.
 func need(w *worker, r *Request, role controlv1.Role) int {
 	return w.blocksFor(positions(r, role))
 }

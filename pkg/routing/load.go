@@ -45,11 +45,14 @@ func (s *loadSum) add(o *loadSum, times int) {
 	s.moving += times * o.moving
 }
 
-func (w *worker) add(id string, s *requestLoad) {
+func (w *worker) add(id string, s *ownLoad) {
 	w.usedAt = s.at
+	if s.with != nil {
+		s.with.sharers++
+	}
 	w.own[id] = s
 	w.owned = len(w.own)
-	w.unseen = append(w.unseen, s)
+	w.unseen = append(w.unseen, &s.requestLoad)
 	w.elsewhere.tells[w.number] = true // of its prompt, too
 	s.unseen = len(w.unseen)
 	w.total.add(&s.loadSum, 1)
@@ -98,8 +101,9 @@ func (w *worker) remove(id string) {
 	}
 	delete(w.own, id)
 	w.owned = len(w.own)
-	w.seen(s)
+	w.seen(&s.requestLoad)
 	w.total.add(&s.loadSum, -1)
+	w.passOn(s)
 }
 
 // doubling is how long to leave something alone that has failed times before.
@@ -187,7 +191,7 @@ func (w *worker) ahead(fresh bool, lacks int) (tokens int) {
 	}
 	if !fresh {
 		for _, s := range w.own {
-			add(s)
+			add(&s.requestLoad)
 		}
 		return tokens
 	}

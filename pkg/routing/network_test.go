@@ -46,7 +46,7 @@ func (m *mesh) begin(from, to *worker, tokens int) string {
 	id := fmt.Sprint("r", m.Router.number)
 	m.running[id] = &dispatched{prefill: from, decode: to, at: m.now, moves: tokens}
 	for _, w := range [...]*worker{from, to} {
-		w.add(id, &requestLoad{at: m.now, loadSum: loadSum{count: 1, context: tokens, moving: tokens}})
+		w.add(id, &ownLoad{requestLoad: requestLoad{at: m.now, loadSum: loadSum{count: 1, context: tokens, moving: tokens}}})
 	}
 	return id
 }

@@ -66,8 +66,8 @@ type worker struct {
 	leavesAt time.Time
 	drained  bool // it has finished what it had
 
-	own   map[string]*requestLoad // this router's requests that run on it
-	total loadSum                 // over own
+	own   map[string]*ownLoad // this router's requests that run on it
+	total loadSum             // over own
 
 	probe probe
 
@@ -96,7 +96,7 @@ type worker struct {
 func (rt *Router) newWorker(record *controlv1.WorkerRecord) *worker {
 	w := &worker{
 		ref: Ref{record.GetId(), record.GetEpoch()},
-		own: make(map[string]*requestLoad), reserveMs: firstReserveMs,
+		own: make(map[string]*ownLoad), reserveMs: firstReserveMs,
 	}
 	rt.elsewhere.number(w)
 	w.believe(record)
