@@ -25,7 +25,7 @@ func (j *Join) decode(now, before time.Time, event *workerv1.DecodeEvent) {
 		}
 		t.reserved, t.reservedAt = true, now
 		j.do(Tell{routing.Taken{ID: j.id(), Role: controlv1.Role_ROLE_DECODE}})
-		t.cached = max(t.cached, e.Reserved.GetCachedTokens())
+		j.decodeCached(e.Reserved.GetCachedTokens())
 		if t.disaggregated {
 			if e.Reserved.GetTicket() == nil {
 				j.broken(now, Decode, "reserved without a ticket")
@@ -43,7 +43,7 @@ func (j *Join) decode(now, before time.Time, event *workerv1.DecodeEvent) {
 		}
 		t.admitted, t.admittedAt = true, now
 		t.catchesUp, t.paused = t.paused, false
-		t.cached = max(t.cached, e.Admitted.GetCachedTokens())
+		j.decodeCached(e.Admitted.GetCachedTokens())
 		j.approximate = j.approximate || e.Admitted.GetApproximate()
 		queued := time.Duration(max(e.Admitted.GetQueueNs(), 0))
 		if t.disaggregated {
@@ -84,6 +84,14 @@ func (j *Join) decode(now, before time.Time, event *workerv1.DecodeEvent) {
 		j.completeIfOver(now)
 	default:
 		j.broken(now, Decode, "sent an empty event")
+	}
+}
+
+// decodeCached takes in how many tokens of the prompt the decode worker holds. Where a prefill
+// worker computes the prompt, only what that one has saves it work.
+func (j *Join) decodeCached(tokens uint32) {
+	if t := &j.attempt; !t.disaggregated {
+		t.cached = max(t.cached, tokens)
 	}
 }
 
@@ -188,7 +196,7 @@ func (j *Join) prefill(now time.Time, event *workerv1.PrefillEvent) {
 		}
 		t.started, t.startedAt = true, now
 		j.do(Tell{routing.Taken{ID: j.id(), Role: controlv1.Role_ROLE_PREFILL}})
-		t.cached = max(t.cached, e.Started.GetCachedTokens())
+		t.cached = e.Started.GetCachedTokens()
 		t.workerQueue = time.Duration(max(e.Started.GetQueueNs(), 0))
 		j.fetched(e.Started)
 	case *workerv1.PrefillEvent_FirstToken:

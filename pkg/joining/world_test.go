@@ -281,7 +281,7 @@ func (w *world) decodeScript(attempt, base int, here bool) []joining.Event {
 	message := func(e *workerv1.DecodeEvent) joining.Event {
 		return joining.DecodeMessage{Attempt: attempt, Event: e}
 	}
-	reserved := &workerv1.Reserved{CachedTokens: 2}
+	reserved := &workerv1.Reserved{CachedTokens: cachedTokens + 1}
 	if !here {
 		reserved.Ticket = &kvtransferv1.Ticket{TransferId: 1}
 		base++
