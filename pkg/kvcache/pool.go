@@ -243,7 +243,7 @@ type Stats struct {
 	Total int
 	// Published blocks, cached or held, can be found by Acquire and MatchHashes.
 	Published int
-	// LookupTokens were looked up by Acquire; HitTokens of them were found.
+	// LookupTokens were looked up, as CountLookup says; HitTokens of them were found.
 	LookupTokens, HitTokens uint64
 	// Unoffered of the cached ones were not given by Nominate yet.
 	Unoffered int

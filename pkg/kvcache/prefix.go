@@ -87,9 +87,14 @@ func (p *Pool) Acquire(salt string, hashes []Hash, tokens []int32, total int) (t
 	p.take(p.matched)
 	table = append(make([]BlockID, 0, total), p.matched...)
 	table, ok = p.Allocate(table, total-cached)
-	p.stats.LookupTokens += uint64(len(tokens))
-	p.stats.HitTokens += uint64(cached * p.blockTokens)
 	return table, cached, chain, ok
+}
+
+// CountLookup counts a prompt of so many tokens, of which hits were found. Acquire does not, since it
+// may be called several times for one prompt.
+func (p *Pool) CountLookup(tokens, hits int) {
+	p.stats.LookupTokens += uint64(max(tokens, 0))
+	p.stats.HitTokens += uint64(max(hits, 0))
 }
 
 // Need is how many of the Available blocks Acquire would take with these arguments:

@@ -53,6 +53,9 @@ type Request struct {
 	// Hashes are kvcache.BlockHashes of Tokens under Salt, if the driver has them already; nil:
 	// they are computed.
 	Hashes []kvcache.Hash
+	// Fetched is how many of Tokens a Restore brought for this request: they do not count as found
+	// in the prefix cache.
+	Fetched int
 	// Spare is how many blocks a Restore has to leave to others, beside those that it
 	// takes and those that other Restores have to leave until they are released: with
 	// all those of the request that it is for, that request never waits for a transfer

@@ -62,6 +62,7 @@ type sequence struct {
 	left, leftBits int            // tokens left of its prompt, and how many bits express that
 	overtaken      int            // later ones that were taken before it, to what it waits for now
 	aged           bool           // overtaken as often as allowed
+	lookedUp       bool           // its prompt was counted as looked up in the prefix cache
 	triedAt        uint64         // Scheduler.freed when it last did not fit
 	blockedBySaves bool           // it would have fitted then, but for saves
 }

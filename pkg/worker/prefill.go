@@ -137,6 +137,7 @@ func (p *prefill) fetched(w *Worker, e Fetched) {
 		p.transfer = sending
 	default:
 		p.transfer, p.got = sending, e
+		p.request.Fetched = max(e.Until-e.From, 0)
 		p.submit(w)
 	}
 }
