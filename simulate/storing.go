@@ -103,7 +103,7 @@ func (s *storing) act(action offload.Action) {
 	case offload.Release:
 		p.handle(scheduler.TransferDone{ID: a.Fetch})
 	case offload.Limit:
-		p.handle(scheduler.SaveLimit{Saves: a.Saves})
+		p.handle(scheduler.SaveLimit(a))
 	case offload.StartPut:
 		s.puts[a.ID].start(a.Store)
 	case offload.StopPut:

@@ -141,6 +141,28 @@ func (p *Pool) Unsaved(blocks []BlockID) {
 	}
 }
 
+// ForgetSaved lets all published blocks be nominated again: who has them, too, may be gone. Those
+// that are pinned are not before Unsaved says so.
+func (p *Pool) ForgetSaved() {
+	for i := range p.blocks {
+		b := &p.blocks[i]
+		if b.generation == 0 {
+			continue
+		}
+		b.saved, b.again = false, false
+		if !b.offered || b.pins > 0 {
+			continue
+		}
+		b.offered = false
+		if b.refs == 0 {
+			p.stats.Unoffered++
+			if p.nominates {
+				p.unsaved.push(BlockID(i), evictionRank(b))
+			}
+		}
+	}
+}
+
 // Saved marks held blocks whose KV somebody else has, too. They are not
 // nominated. Blocks that are not published are left alone.
 func (p *Pool) Saved(blocks []BlockID) {

@@ -247,3 +247,42 @@ func BenchmarkNominate(b *testing.B) {
 		})
 	}
 }
+
+// What a store had that is gone is nominated again, once nobody reads it for another save.
+func TestForgetSaved(t *testing.T) {
+	p := newPool(8)
+	a, b, c := []int32{1, 2, 3, 4}, []int32{5, 6}, []int32{7, 8}
+	fill(t, p, "", a...)
+	saved, _ := p.Nominate()
+	p.Saved(saved.Blocks)
+	p.Unpin(saved.Blocks)
+	held := acquire(t, p, "", b...)
+	heldSave, _ := p.NominateHeld()
+	p.Saved(heldSave.Blocks)
+	p.Unpin(heldSave.Blocks)
+	fill(t, p, "", c...)
+	pinned, _ := p.Nominate()
+	if _, more := p.Nominate(); more {
+		t.Fatal("all is saved, or is being saved")
+	}
+	p.ForgetSaved()
+	again, more := p.Nominate()
+	if !more || !slices.Equal(again.Tokens, a) {
+		t.Fatalf("%+v is nominated, %v", again, more)
+	}
+	if n, more := p.Nominate(); more {
+		t.Errorf("%+v is nominated, which is held or pinned", n)
+	}
+	p.Unpin(again.Blocks)
+	p.Unsaved(pinned.Blocks)
+	p.Unpin(pinned.Blocks)
+	p.Release(held)
+	for _, want := range [][]int32{c, b} {
+		if n, more := p.Nominate(); !more || !slices.Equal(n.Tokens, want) {
+			t.Errorf("%+v is nominated, %v; want %v", n, more, want)
+		}
+	}
+	if s := p.Stats(); s.Unoffered != 0 || s.Misuses != 0 {
+		t.Errorf("%+v", s)
+	}
+}

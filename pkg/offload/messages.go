@@ -181,8 +181,12 @@ type (
 	// Release tells the scheduler that nothing writes a fetch's blocks, and nobody needs them.
 	Release struct{ Fetch scheduler.SequenceID }
 
-	// Limit tells the scheduler how many prefixes may be saved at a time.
-	Limit struct{ Saves int }
+	// Limit tells the scheduler how many prefixes may be saved at a time. Anew: a store is gone
+	// that had some.
+	Limit struct {
+		Saves int
+		Anew  bool
+	}
 	// StartPut puts a prefix into a store. PutEnded answers it.
 	StartPut struct {
 		ID    scheduler.SaveID

@@ -11,6 +11,12 @@ import (
 // known says which stores there are. Those that hold blocks of another layout are of use only
 // if there are no others: one of them may take this one.
 func (c *Core) known(stores []Store) {
+	for id, epoch := range c.has {
+		if !slices.ContainsFunc(stores, func(s Store) bool { return s.ID == id && s.Epoch == epoch }) {
+			delete(c.has, id)
+			c.lost = true
+		}
+	}
 	fit := slices.DeleteFunc(slices.Clone(stores), func(s Store) bool {
 		return s.LayoutDigest != 0 && s.LayoutDigest != c.config.LayoutDigest
 	})
@@ -102,12 +108,15 @@ func (c *Core) putEnded(e PutEnded) {
 
 func (c *Core) endPut(p *put, e PutEnded, saved bool) {
 	c.puts = slices.DeleteFunc(c.puts, func(o *put) bool { return o == p })
+	if saved {
+		c.has[p.store.ID] = p.store.Epoch
+	}
 	c.act(CountPut{Result: e.Outcome.Result, Bytes: e.Bytes})
 	c.act(Saved{ID: p.id, Saved: saved, Spoilt: e.Spoilt})
 }
 
-// limit tells the scheduler how many puts there may be, if that has changed: none while every
-// store is to be left alone.
+// limit tells the scheduler how many puts there may be, if that has changed or a store is gone: none
+// while every store is to be left alone.
 func (c *Core) limit() {
 	puts := 0
 	for _, s := range c.stores {
@@ -115,8 +124,8 @@ func (c *Core) limit() {
 			puts = c.config.Puts
 		}
 	}
-	if puts != c.limited {
-		c.limited = puts
-		c.act(Limit{puts})
+	if puts != c.limited || c.lost {
+		c.act(Limit{Saves: puts, Anew: c.lost})
+		c.limited, c.lost = puts, false
 	}
 }

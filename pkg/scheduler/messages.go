@@ -149,8 +149,12 @@ type Drain struct{}
 type Undrain struct{}
 
 // SaveLimit says how many saves there may be at a time. It is 0 until the first
-// one, and where nobody takes blocks.
-type SaveLimit struct{ Saves int }
+// one, and where nobody takes blocks. Anew: what was saved so far may be gone, and is to be
+// saved again.
+type SaveLimit struct {
+	Saves int
+	Anew  bool
+}
 
 // SaveDone ends a Save: its blocks are not read any more. Saved says that
 // somebody else has them now. The driver sends it exactly once for each Save.

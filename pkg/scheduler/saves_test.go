@@ -105,7 +105,7 @@ func (w *world) endSave() bool {
 
 func (m *machine) limitSaves(t *rapid.T) {
 	m.saves.limit = rapid.IntRange(0, 3).Draw(t, "limit")
-	m.handle(scheduler.SaveLimit{Saves: m.saves.limit})
+	m.handle(scheduler.SaveLimit{Saves: m.saves.limit, Anew: rapid.Bool().Draw(t, "anew")})
 }
 
 func (m *machine) saveDoneAny(t *rapid.T) {

@@ -94,7 +94,9 @@ func (s *Scheduler) Handle(now time.Time, event Event) []Action {
 	case Undrain:
 		s.draining = false
 	case SaveLimit:
-		s.saveLimit = e.Saves
+		if s.saveLimit = e.Saves; e.Anew {
+			s.pool.ForgetSaved()
+		}
 	case SaveDone:
 		s.saveDone(e)
 	case Scrubbed:

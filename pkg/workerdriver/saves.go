@@ -10,9 +10,9 @@ import (
 
 // LimitSaves says how many prefixes may be saved elsewhere at a time: 0 where
 // nobody takes them. It does nothing without Config.Save.
-func (d *Driver) LimitSaves(saves int) {
+func (d *Driver) LimitSaves(limit scheduler.SaveLimit) {
 	if d.cfg.Save != nil && d.cfg.StopSave != nil {
-		d.handle(scheduler.SaveLimit{Saves: saves})
+		d.handle(limit)
 	}
 }
 

@@ -45,7 +45,7 @@ func TestPrefixesAreSavedUnderPressure(t *testing.T) {
 		d := m.Driver()
 		compute(t, m, 1, 41)
 		compute(t, m, 2, 41) // 20 of 40 blocks are cached
-		d.LimitSaves(1)
+		d.LimitSaves(scheduler.SaveLimit{Saves: 1})
 		synctest.Wait()
 		if len(saves) != 0 {
 			t.Fatal("half of the pool is free, and something is saved")
@@ -73,7 +73,7 @@ func TestPrefixesAreSavedUnderPressure(t *testing.T) {
 		if r.read(t, s, false); r.finished == nil {
 			t.Fatalf("%+v", r)
 		}
-		d.LimitSaves(0)
+		d.LimitSaves(scheduler.SaveLimit{})
 		if stats := d.PoolStats(); stats.SavedEvictions == 0 || stats.Misuses != 0 {
 			t.Errorf("%+v", stats)
 		}

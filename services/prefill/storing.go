@@ -230,7 +230,7 @@ func (s *storing) apply(_ time.Time, actions []offload.Action) {
 		case offload.Release:
 			s.loop.After(func() { s.driver.TransferDone(a.Fetch) })
 		case offload.Limit:
-			s.loop.After(func() { s.driver.LimitSaves(a.Saves) })
+			s.loop.After(func() { s.driver.LimitSaves(scheduler.SaveLimit(a)) })
 		case offload.StartPut:
 			s.startPut(a)
 		case offload.StopPut:
