@@ -18,6 +18,15 @@ func (s bitset) unset(i int) {
 	}
 }
 
+// unsetAll takes the numbers of another set out. It says whether there were some.
+func (s bitset) unsetAll(o bitset) (some bool) {
+	for i := range min(len(s), len(o)) {
+		some = some || s[i]&o[i] != 0
+		s[i] &^= o[i]
+	}
+	return some
+}
+
 func (s bitset) empty() bool {
 	for _, word := range s {
 		if word != 0 {

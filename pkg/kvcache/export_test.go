@@ -21,6 +21,9 @@ func (p *Pool) Reconsider(blocks []BlockID) {
 // SweepBy lets every call clear so many blocks of retired generations.
 func (x *Index) SweepBy(blocks int) { x.sweepBlocks = blocks }
 
+// Slots is how many generations the index has had at a time.
+func (x *Index) Slots() int { return len(x.names) }
+
 // Match is MatchHashes with all BlockHashes of tokens.
 func (p *Pool) Match(dst []BlockID, salt string, tokens []int32) ([]BlockID, Chain) {
 	return p.MatchHashes(dst, salt, p.BlockHashes(salt, tokens), tokens)

@@ -22,7 +22,11 @@ type Index struct {
 	names       []string      // by slot: the worker whose current generation has it, or ""
 	bySlot      []*generation // nil is a free slot
 	freeSlots   []int
-	retired     []*generation // still to be cleared, oldest first
+	retired     []*generation // their lists are still to be cleared, oldest first
+	unlisted    []*generation // retired too, without a list: to be cleared from sharing
+	swept       []*generation // of the first sweptSets of sharing they were
+	sweptSlots  bitset        // of swept
+	sweptSets   int32
 	sweepBlocks int
 	forgotten   uint64
 
@@ -51,7 +55,8 @@ const (
 	maxPendingHashes = 1 << 16
 )
 
-// An event clears up to sweepBlocks blocks of retired generations, a match up to sweepOnMatch.
+// An event clears up to sweepBlocks blocks of retired generations, and looks at as many sets; a match up
+// to sweepOnMatch.
 const (
 	sweepBlocks  = 1024
 	sweepOnMatch = 32
@@ -131,6 +136,10 @@ func (x *Index) Snapshot(worker string, epoch, sequence uint64, hashes []Hash) (
 func (x *Index) Part(worker string, epoch, sequence uint64, came int, hashes []Hash) {
 	x.sweep(x.sweepBlocks)
 	w := x.worker(worker)
+	if w.knows(epoch, sequence) {
+		x.retire(&w.next)
+		return
+	}
 	if came == 0 {
 		x.retire(&w.next)
 		w.next, w.nextEpoch, w.nextSequence, w.nextCame = x.generation(), epoch, sequence, 0
@@ -147,7 +156,7 @@ func (x *Index) Part(worker string, epoch, sequence uint64, came int, hashes []H
 func (x *Index) Rest(worker string, epoch, sequence uint64, came int, hashes []Hash) (inSync bool) {
 	x.sweep(x.sweepBlocks)
 	w := x.worker(worker)
-	if w.synced && w.epoch == epoch && sequence <= w.sequence {
+	if w.knows(epoch, sequence) {
 		x.retire(&w.next)
 		return true
 	}
@@ -238,6 +247,11 @@ func (x *Index) worker(name string) *indexWorker {
 		x.workers[name] = w
 	}
 	return w
+}
+
+// knows says whether a snapshot of that event says nothing new.
+func (w *indexWorker) knows(epoch, sequence uint64) bool {
+	return w.synced && w.epoch == epoch && sequence <= w.sequence
 }
 
 // keep keeps an event until a snapshot comes. Beyond the bound it drops the oldest; the gap

@@ -199,6 +199,46 @@ func TestIndexClearsWhatIsOver(t *testing.T) {
 	}
 }
 
+// Snapshots that replace each other, without an event in between, are cleared as fast as they come.
+func TestIndexClearsSnapshotsTogether(t *testing.T) {
+	x := kvcache.NewIndex(10000)
+	x.SweepBy(64)
+	hashes := make([]kvcache.Hash, 1000)
+	for i := range hashes {
+		hashes[i] = kvcache.Hash(i + 1)
+	}
+	workers := []string{"a", "b", "c", "d"}
+	for sequence := range uint64(200) {
+		for _, worker := range workers {
+			if !x.Snapshot(worker, 1, sequence+1, hashes) {
+				t.Fatal("not in sync")
+			}
+		}
+	}
+	if n := x.Slots(); n > 40 {
+		t.Errorf("%d generations of %d workers", n, len(workers))
+	}
+	for _, worker := range workers {
+		x.Forget(worker)
+	}
+	for x.Len() > 0 {
+		x.Match(nil)
+	}
+}
+
+// The parts of a snapshot that says nothing new are not taken in.
+func TestIndexIgnoresPartsOfWhatItKnows(t *testing.T) {
+	x := kvcache.NewIndex(100)
+	x.Snapshot("a", 1, 5, []kvcache.Hash{1, 2})
+	x.Part("a", 1, 5, 0, []kvcache.Hash{3})
+	if n := x.Slots(); n != 1 {
+		t.Errorf("%d generations of one worker", n)
+	}
+	if !x.Rest("a", 1, 5, 1, []kvcache.Hash{4}) || x.Holds("a", 3) || !x.Holds("a", 1) {
+		t.Error("it does not hold what it knew")
+	}
+}
+
 func TestIndexForget(t *testing.T) {
 	x := kvcache.NewIndex(10)
 	x.Snapshot("a", 1, 1, []kvcache.Hash{1})

@@ -65,7 +65,7 @@ func (x *Index) store(g *generation, stored []Hash) {
 
 // counts says whether a generation that is not retired has a block.
 func (x *Index) counts(e *indexEntry) bool {
-	if len(x.retired) == 0 {
+	if len(x.retired)+len(x.unlisted)+len(x.swept) == 0 {
 		return true
 	}
 	if set := x.shared(e); set != nil {

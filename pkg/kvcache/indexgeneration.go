@@ -6,9 +6,8 @@ import "slices"
 type generation struct {
 	slot  int
 	first place // head of its list; noPlace if that is empty
-	// retired means that it no longer counts; swept entries of Index.sharing were cleared of it.
+	// retired means that it no longer counts.
 	retired bool
-	swept   int32
 }
 
 // generation makes a generation that is not yet the current one of a worker.
@@ -38,21 +37,36 @@ func (x *Index) retire(of **generation) {
 	}
 }
 
-// sweep clears up to the given number of blocks of retired generations.
+// sweep clears up to the given number of blocks in the lists of retired generations, and looks at up
+// to as many sets: each once for all generations whose lists were empty when it began with the first.
 func (x *Index) sweep(blocks int) {
-	for ; blocks > 0 && len(x.retired) > 0; blocks-- {
-		switch g := x.retired[0]; {
-		case g.first != noPlace:
+	for left := blocks; left > 0 && len(x.retired) > 0; left-- {
+		if g := x.retired[0]; g.first != noPlace {
 			x.clear(g, int32(g.first/2))
-		case g.swept < x.sharingTaken:
-			if s := x.sharer(g.swept); s.holders.has(g.slot) {
-				x.clear(g, s.entry)
-			}
-			g.swept++
-		default:
-			x.bySlot[g.slot] = nil
-			x.freeSlots = append(x.freeSlots, g.slot)
+		} else {
+			x.unlisted = append(x.unlisted, g)
 			x.retired = slices.Delete(x.retired, 0, 1)
+		}
+	}
+	for left := blocks; left > 0 && len(x.unlisted)+len(x.swept) > 0; left-- {
+		switch {
+		case len(x.swept) == 0:
+			x.swept, x.unlisted, x.sweptSets = append(x.swept, x.unlisted...), x.unlisted[:0], 0
+			clear(x.sweptSlots)
+			for _, g := range x.swept {
+				x.sweptSlots.set(g.slot)
+			}
+		case x.sweptSets < x.sharingTaken:
+			s := x.sharer(x.sweptSets)
+			if x.sweptSets++; s.holders.unsetAll(x.sweptSlots) && s.holders.empty() {
+				x.forget(s.entry)
+			}
+		default:
+			for _, g := range x.swept {
+				x.bySlot[g.slot] = nil
+				x.freeSlots = append(x.freeSlots, g.slot)
+			}
+			x.swept = x.swept[:0]
 		}
 	}
 }
