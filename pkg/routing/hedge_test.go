@@ -78,29 +78,6 @@ func TestHedgeGoesElsewhere(t *testing.T) {
 	}
 }
 
-// An attempt that another one's first token ends says how long its own takes at least, and nothing
-// where that is less than was predicted.
-func TestWhatALostAttemptSays(t *testing.T) {
-	for _, after := range []time.Duration{time.Millisecond, time.Second} {
-		b := newHedgeBench(t, 0.1, 60)
-		r := b.request(dis, 100)
-		d, _, _ := b.arrive(r)
-		b.pass(d.HedgeAfter)
-		hedge, refusal := b.hedge(r, d)
-		if hedge.Prefill.ID == "" {
-			t.Fatalf("%+v", refusal)
-		}
-		known := func() string { return fmt.Sprint(b.f.Predictions()) }
-		b.do(routing.PromptDone{ID: r.ID})
-		before := known()
-		b.pass(after)
-		b.do(routing.Ended{ID: hedge.ID, Lost: true})
-		if changed := known() != before; changed != (after == time.Second) {
-			t.Errorf("lost after %v: %s, before %s", after, known(), before)
-		}
-	}
-}
-
 // There is none where nobody would begin it at once.
 func TestHedgeTakesOnlyFreeRoom(t *testing.T) {
 	for name, busy := range map[string]func(*bench){
