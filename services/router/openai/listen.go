@@ -60,7 +60,7 @@ type conn struct {
 	mu   sync.Mutex
 	rest []byte // what the operating system did not take at once
 
-	// whole is a chunk that sendNow has kept whole, not encrypted. Those that call it, kept and flush own it.
+	// whole is what sendNow has kept whole, not encrypted: the chunks of a token. Those that call it, kept and flush own it.
 	whole []byte
 }
 
@@ -104,7 +104,7 @@ func (c *conn) writeNow(p []byte) error {
 const chunkHead = len("ffffffff\r\n")
 
 // sendNow writes a chunk of an answer (RFC 9112, section 7.1) without waiting, and keeps what the
-// operating system does not take. Nothing may be left of the one before. p is chunkHead bytes, which
+// operating system does not take. Nothing may be left of the token before. p is chunkHead bytes, which
 // it overwrites, some data, and the "\r\n" that ends a chunk.
 func (c *conn) sendNow(p []byte) error {
 	const hex = "0123456789abcdef"
@@ -118,6 +118,10 @@ func (c *conn) sendNow(p []byte) error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.writeNow(p[at:])
+	}
+	if c.whole != nil { // another of the same token
+		c.whole = append(c.whole, p[at:]...)
+		return nil
 	}
 	c.now.Store(true)
 	defer c.now.Store(false)
