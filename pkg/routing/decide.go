@@ -272,8 +272,9 @@ func (rt *Router) dispatchPrefill(s *search, action *Dispatch, prefills *candida
 	rt.turns++
 	w.turn = rt.turns
 	w.promptTime.add(now, w.step.PromptMs(prefill.computed(), r.Tokens-prefill.computed()))
-	atPrefill := &ownLoad{sharing: rt.share(s, w), requestLoad: requestLoad{at: now, loadSum: loadSum{count: 1, tokens: prefill.computed(), context: r.Tokens, moving: decode.uncached}}}
-	atPrefill.blocks = need(w, r, controlv1.Role_ROLE_PREFILL) - atPrefill.shared
+	// It shares nothing: the blocks are free as soon as they are sent, long before the answer ends.
+	atPrefill := &ownLoad{requestLoad: requestLoad{at: now, loadSum: loadSum{count: 1, tokens: prefill.computed(), context: r.Tokens, moving: decode.uncached}}}
+	atPrefill.blocks = need(w, r, controlv1.Role_ROLE_PREFILL)
 	w.add(r.ID, atPrefill)
 	if !rt.speed.known(now) {
 		rt.guessTriedAt = now

@@ -254,7 +254,7 @@ func (rt *Router) check(s *search, role controlv1.Role, model Model, c *finding,
 	}
 	blocks, load := need(w, r, role), c.load
 	full := w.full(load, blocks)
-	if full && !w.crowded(load) {
+	if full && !w.crowded(load) && !w.full(load, blocks-rt.cached(s, w)/max(w.blockTokens, 1)) {
 		blocks -= rt.share(s, w).shared
 		full = w.full(load, blocks)
 	}
