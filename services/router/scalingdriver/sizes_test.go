@@ -47,7 +47,7 @@ func newSizes(t *testing.T, s *source, registry prometheus.Registerer, others ..
 	for _, id := range others {
 		records = append(records, &controlv1.WorkerRecord{Id: id, Role: controlv1.Role_ROLE_ROUTER, Epoch: 7})
 	}
-	sizes.TakeView(membership.View{Workers: records})
+	sizes.TakeView(membership.View{Workers: records, AsOf: began})
 	sizes.Evaluate(began.Add(-scalingdriver.Every)) // from now on there is a view
 	return sizes
 }
@@ -103,6 +103,10 @@ func TestStart(t *testing.T) {
 	sizes.Evaluate(now)
 	silent("without a view")
 	sizes.TakeView(membership.View{})
+	sizes.Evaluate(now)
+	sizes.Evaluate(now.Add(scalingdriver.Every))
+	silent("before etcd has answered")
+	sizes.TakeView(membership.View{AsOf: now})
 	sizes.Evaluate(now)
 	sizes.Evaluate(now.Add(scalingdriver.Every - time.Millisecond))
 	silent("just after the first view")
