@@ -22,7 +22,7 @@ import (
 //	                   there is no other it is the only opinion, and the client's.
 //	CONSTRAINT_EFFORT  is final once the attempt has a token: who draws tokens could as well
 //	                   end the request by them. Elsewhere the output would only have the same
-//	                   work once more, and a first token there proves nothing against it.
+//	                   work once more. Before that it is a claim like any other.
 //	DEADLINE_EXCEEDED  is final when the router's own clock says so.
 //	any other status   is a failure of the worker, never the end.
 //	the finish reason  is what the tokens bear out: a stop token, or as many as asked for.
