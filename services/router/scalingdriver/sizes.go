@@ -85,7 +85,7 @@ func New(config scaling.Config, self string, models []string, source Source, reg
 	return s, set.Err()
 }
 
-// TakeView updates the list of routers. A view without AsOf is that of a router that etcd has not answered yet. Those that say that they serve none of the models do not count.
+// TakeView updates the list of routers. One that is neither live nor of a time is from before etcd answers. Those that say that they serve none of the models do not count.
 func (s *Sizes) TakeView(v membership.View) {
 	others := make(map[string]uint64)
 	for _, r := range v.Workers {
@@ -96,7 +96,7 @@ func (s *Sizes) TakeView(v membership.View) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.others, s.viewed = others, s.viewed || !v.AsOf.IsZero()
+	s.others, s.viewed = others, s.viewed || v.Live || !v.AsOf.IsZero()
 }
 
 // Take takes another router's report of its requests. It ignores reports of routers that are not
