@@ -52,3 +52,21 @@ func TestBlocksOfALostStoreAreSavedAnew(t *testing.T) {
 		})
 	}
 }
+
+// A put that ends when its store has restarted or left is none: the store does not have the blocks.
+func TestPutOfALostStoreIsNone(t *testing.T) {
+	one := offload.Store{ID: "s1", Epoch: 1}
+	for name, then := range map[string][]offload.Store{"there": {one}, "restarted": {{ID: "s1", Epoch: 2}}, "gone": nil} {
+		core, now := offload.New(offload.Config{Puts: 2}), time.Unix(1000, 0)
+		for _, event := range []offload.Event{offload.Known{Stores: []offload.Store{one}}, offload.Save{ID: 1}, offload.Known{Stores: then}} {
+			core.Handle(now, event)
+		}
+		saved := slices.ContainsFunc(core.Handle(now, offload.PutEnded{ID: 1}), func(a offload.Action) bool {
+			s, is := a.(offload.Saved)
+			return is && s.Saved
+		})
+		if saved != (name == "there") {
+			t.Errorf("%s: saved: %v", name, saved)
+		}
+	}
+}

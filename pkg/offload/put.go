@@ -108,11 +108,18 @@ func (c *Core) putEnded(e PutEnded) {
 
 func (c *Core) endPut(p *put, e PutEnded, saved bool) {
 	c.puts = slices.DeleteFunc(c.puts, func(o *put) bool { return o == p })
-	if saved {
-		c.has[p.store.ID] = p.store.Epoch
-	}
+	saved = saved && c.holds(p.store) // one that has restarted meanwhile has lost it
 	c.act(CountPut{Result: e.Outcome.Result, Bytes: e.Bytes})
 	c.act(Saved{ID: p.id, Saved: saved, Spoilt: e.Spoilt})
+}
+
+// holds notes that a store has blocks of this worker, and reports whether it is still there.
+func (c *Core) holds(store Store) bool {
+	there := slices.ContainsFunc(c.stores, func(s Store) bool { return s.ID == store.ID && s.Epoch == store.Epoch })
+	if there {
+		c.has[store.ID] = store.Epoch
+	}
+	return there
 }
 
 // limit tells the scheduler how many puts there may be, if that has changed or a store is gone: none
