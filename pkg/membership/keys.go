@@ -56,8 +56,8 @@ func (c *Client) WatchKeys(ctx context.Context, notify func([]*controlv1.ApiKey)
 			}
 			keys[event.Key] = key
 		},
-		notify: func(live bool, _ time.Time) {
-			if live && changed {
+		notify: func(_ bool, asOf time.Time) {
+			if !asOf.IsZero() && changed { // also what came right before etcd went away
 				changed = false
 				notify(sortedKeys(maps.Values(keys)))
 			}

@@ -94,3 +94,39 @@ func TestKeys(t *testing.T) {
 		}
 	})
 }
+
+// A key that is revoked right before etcd goes away is known to be.
+func TestKeyRevokedBeforeAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membershiptest.NewStore()
+		client := membership.New(store, store, membership.Config{Endpoints: []string{"http://etcd"}}, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		var seen keysSeen
+		var wait sync.WaitGroup
+		wait.Go(func() { _ = client.WatchKeys(ctx, seen.take) })
+		defer wait.Wait()
+		defer cancel()
+		if err := client.CreateKey(ctx, &controlv1.ApiKey{Id: "aaaa"}); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Second)
+		for _, id := range []string{"bbbb", "cccc"} { // the watch does not tell of the second at once
+			if err := client.CreateKey(ctx, &controlv1.ApiKey{Id: id}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		if _, err := client.RevokeKey(ctx, "aaaa"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		store.Set("/elsewhere", "")
+		store.Compact() // which ends the watch
+		synctest.Wait()
+		store.Down()
+		<-time.After(time.Minute)
+		if valid, known := seen.is("aaaa"); valid || !known {
+			t.Errorf("without etcd the key is seen as valid: %t, known: %t", valid, known)
+		}
+	})
+}

@@ -83,8 +83,8 @@ func (c *Client) WatchPolicy(ctx context.Context, notify func(policy *controlv1.
 			}
 			current = next
 		},
-		notify: func(live bool, _ time.Time) {
-			if !live || said != nil && saidRevision == revision && proto.Equal(said, current) {
+		notify: func(_ bool, asOf time.Time) {
+			if asOf.IsZero() || said != nil && saidRevision == revision && proto.Equal(said, current) {
 				return
 			}
 			said, saidRevision = current, revision
