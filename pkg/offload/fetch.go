@@ -143,7 +143,7 @@ func (c *Core) fetchEnded(e FetchEnded) {
 	took, store := c.now.Sub(f.began), f.store.ID
 	if e.Outcome.Err == nil {
 		f.landed = true
-		c.holds(f.store)
+		c.lost = !c.holds(f.store) || c.lost
 		c.act(Publish{Fetch: f.id, From: store, Blocks: f.blocks, Bytes: e.Bytes, Took: took})
 		c.speeds.fetched(store, e.Bytes, took, c.now)
 		if f.users == 0 {

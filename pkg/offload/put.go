@@ -11,15 +11,15 @@ import (
 // known says which stores there are. Those that hold blocks of another layout are of use only
 // if there are no others: one of them may take this one.
 func (c *Core) known(stores []Store) {
+	fit := slices.DeleteFunc(slices.Clone(stores), func(s Store) bool {
+		return s.LayoutDigest != 0 && s.LayoutDigest != c.config.LayoutDigest
+	})
 	for id, epoch := range c.has {
-		if !slices.ContainsFunc(stores, func(s Store) bool { return s.ID == id && s.Epoch == epoch }) {
+		if !slices.ContainsFunc(fit, func(s Store) bool { return s.ID == id && s.Epoch == epoch }) {
 			delete(c.has, id)
 			c.lost = true
 		}
 	}
-	fit := slices.DeleteFunc(slices.Clone(stores), func(s Store) bool {
-		return s.LayoutDigest != 0 && s.LayoutDigest != c.config.LayoutDigest
-	})
 	if len(fit) == 0 {
 		fit = slices.Clone(stores)
 	}
