@@ -107,8 +107,7 @@ func TestWhatIsNotFiniteIsNotPut(t *testing.T) {
 	})
 }
 
-// What a store gives that is not finite is computed instead, and the router hears that
-// the store has nothing of use.
+// What a store gives that is not finite is computed instead, and the router hears that the store failed.
 func TestWhatIsNotFiniteIsNotTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShop(t, "store-1")
@@ -132,7 +131,7 @@ func TestWhatIsNotFiniteIsNotTaken(t *testing.T) {
 		}
 		two.warm(p)
 		started := two.right(p, tokens, source("store-1", whole))
-		if started.GetFetchedTokens() != 0 || started.GetFetchVerdict().String() != "FETCH_VERDICT_STALE" || two.fetches("not_finite") != 1 {
+		if started.GetFetchedTokens() != 0 || started.GetFetchVerdict().String() != "FETCH_VERDICT_FAILED" || two.fetches("not_finite") != 1 {
 			t.Errorf("%v, %d fetches of what is not finite", started, two.fetches("not_finite"))
 		}
 		time.Sleep(time.Second)

@@ -26,7 +26,7 @@ func FetchOutcome(err error) offload.Outcome {
 	o.Result = offload.FetchFailed
 	switch {
 	case errors.Is(err, ErrNotFinite):
-		o.Result = offload.FetchNotFinite
+		o.Result, o.Trouble = offload.FetchNotFinite, offload.Fails
 	case is[*MissingError](err):
 		o.Result = offload.FetchMissing
 	case is[*BusyError](err):

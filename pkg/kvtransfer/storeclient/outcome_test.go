@@ -48,6 +48,13 @@ func TestWhatStoresSayOfThemselves(t *testing.T) {
 	}
 }
 
+// A store that gives what is not finite has failed: it does so again.
+func TestFetchOfWhatIsNotFinite(t *testing.T) {
+	if got := storeclient.FetchOutcome(storeclient.ErrNotFinite); got.Trouble != offload.Fails || got.Result != offload.FetchNotFinite {
+		t.Errorf("%+v", got)
+	}
+}
+
 // A put of what another worker is putting is tried again when the store says, or a second later,
 // and says nothing against the store.
 func TestPutOfWhatArrives(t *testing.T) {
