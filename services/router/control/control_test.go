@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -24,5 +25,17 @@ func TestExplainSlowestOfOneID(t *testing.T) {
 		if err != nil || e.GetTimings().GetTtftNs() != ttft || e.GetRanked() != 2 {
 			t.Errorf("percentile %v: %v, %v", percentile, e, err)
 		}
+	}
+}
+
+// Where several tenants have requests of one id, an operator gets the last one.
+func TestExplainOfOneID(t *testing.T) {
+	ring := records.New()
+	for i, id := range []string{"same", "same", "same", "same-1"} {
+		ring.Add(fmt.Sprint(i), id, records.HashOf(id), time.Unix(int64(5-(i-1)*(i-1)), 0))
+	}
+	e, err := control.New(control.Deps{Records: ring}).Explain(t.Context(), &controlv1.ExplainRequest{RequestId: "same"})
+	if err != nil || e.GetRequestId() != "same" || e.GetArrived().AsTime().Unix() != 5 {
+		t.Errorf("%v, %v", e, err)
 	}
 }

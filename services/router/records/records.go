@@ -112,9 +112,9 @@ func (s *Ring) GetOwn(owner, id, secret string) (record *controlv1.ExplainRespon
 	return get(id, slices.Values(own))
 }
 
-// Get returns a copy of the record of the request that is called id or, where none is, of
-// the only one whose id begins so; nil if there is none or, with matches above 1, if there
-// are several.
+// Get returns a copy of the record of the request that is called id, of the last one if several owners
+// have such, or where there is none, of the only one whose id begins so; nil if there is none or, with
+// matches above 1, if there are several.
 func (s *Ring) Get(id string) (record *controlv1.ExplainResponse, matches int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,18 +136,18 @@ func get(id string, among iter.Seq[*Record]) (record *controlv1.ExplainResponse,
 	if id == "" {
 		return nil, 0
 	}
-	var found *Record
-	called := false // a request is called id, so that no other is meant
+	var found, called *Record // which has the id: no other is meant
 	for r := range among {
-		known := r.value.GetRequestId()
-		if !strings.HasPrefix(known, id) || called && known != id {
-			continue
+		switch known := r.value.GetRequestId(); {
+		case known == id && (called == nil || called.value.GetArrived().AsTime().Before(r.value.GetArrived().AsTime())):
+			called = r
+		case strings.HasPrefix(known, id):
+			found = r
+			matches++
 		}
-		if known == id && !called {
-			called, matches = true, 0
-		}
-		found = r
-		matches++
+	}
+	if called != nil {
+		found, matches = called, 1
 	}
 	if matches != 1 {
 		return nil, matches
