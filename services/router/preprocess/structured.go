@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/grammar"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
 // hold has a plan's output held to the form, or to the tool calls, that its request asks for.
@@ -60,7 +60,7 @@ func (s *Models) compile(ctx context.Context, form *inferencev1.StructuredOutput
 	case errors.Is(err, grammar.ErrBusy):
 		return nil, rpc.Error(codes.ResourceExhausted, api.ReasonQueueFull, err.Error(), time.Second)
 	case err != nil && ctx.Err() != nil:
-		return nil, status.FromContextError(ctx.Err()).Err()
+		return nil, clienterr.Gone(ctx)
 	}
 	return checked, err
 }

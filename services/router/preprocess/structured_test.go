@@ -1,6 +1,7 @@
 package preprocess_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -26,16 +27,24 @@ func TestTooManyForms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan := func(expression string) error {
+	formOf := func(expression string) *inferencev1.GenerateRequest {
 		q := &inferencev1.GenerateRequest{Input: &inferencev1.GenerateRequest_Prompt{Prompt: "a"}}
 		if expression != "" {
 			q.StructuredOutput = &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Regex{Regex: expression}}
 		}
-		_, err := models.Plan(t.Context(), time.Now(), q, nil)
+		return q
+	}
+	plan := func(expression string) error {
+		_, err := models.Plan(t.Context(), time.Now(), formOf(expression), nil)
 		return err
 	}
 	if err := plan("known"); err != nil {
 		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := models.Plan(ctx, time.Now(), formOf("of a client that is gone"), nil); rpc.Reason(err) != api.ReasonClientGone {
+		t.Errorf("without a client: %v", err)
 	}
 	release := grammartest.Fill(t, models.Grammars())
 	err = plan("new")
