@@ -97,6 +97,20 @@ func TestContextOverHTTP(t *testing.T) {
 	}
 }
 
+// A text that needs more KV than any worker has is named.
+func TestEmbeddingWithoutSpaceOverHTTP(t *testing.T) {
+	small := decodeRecord("d1")
+	small.Capacity.Blocks = 1 // of 32 tokens
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		m.start(nil, small)
+		w := m.post(t.Context(), "/v1/embeddings", `{"input":["a","`+strings.Repeat("king ", 100)+`"]}`)
+		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), `{"message":"input[1]: needs more KV than any worker has; shorten it","type":"invalid_request_error","param":"input[1]"`) {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+		m.quiet()
+	})
+}
+
 func TestNoTokensOverHTTP(t *testing.T) {
 	inMesh(t, nil, func(t *testing.T, m *mesh) {
 		m.start(nil, decodeRecord("d1"))

@@ -175,13 +175,14 @@ func normalized(vector []float32, size int) ([]float32, error) {
 
 // atInput gives a field of a request the name that it has among the inputs.
 func atInput(i int, err error) error {
-	field := rpc.Field(err)
-	name := fmt.Sprintf("inputs[%d].", i)
+	field, name := rpc.Field(err), fmt.Sprintf("inputs[%d]", i)
 	switch {
 	case field == "prompt":
-		name += "text"
+		name += ".text"
 	case strings.HasPrefix(field, "token_ids"):
-		name += field
+		name += "." + field
+	case field == "max_tokens": // which the client did not ask for
+		return rpc.InvalidArgument(name, "needs more KV than any worker has; shorten it")
 	default:
 		return err
 	}
