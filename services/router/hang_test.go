@@ -38,6 +38,13 @@ func (l *loads) Subscribe(handlers signals.Handlers) (func(), error) {
 	}, nil
 }
 
+// tenants sends what tenants use at another router.
+func (l *loads) tenants(report *controlv1.TenantReport) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.handlers.Tenants(report)
+}
+
 func (l *loads) send(report *controlv1.LoadReport) {
 	l.mu.Lock()
 	load := l.handlers.Load

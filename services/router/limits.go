@@ -82,6 +82,9 @@ func (l httpLimits) Tell(ctx context.Context, header http.Header) {
 
 // takeRouters takes in which routers share the limits of tenants.
 func (s *Service) takeRouters(v membership.View) {
+	if !v.Live && v.AsOf.IsZero() {
+		return // nobody knows yet which there are
+	}
 	epochs := make(map[string]uint64)
 	for _, r := range v.Workers {
 		if r.GetRole() == controlv1.Role_ROLE_ROUTER {

@@ -5,7 +5,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/membership"
 )
@@ -43,5 +47,39 @@ func TestOldViewIsServedAndSaid(t *testing.T) {
 		if got := list(); !got.GetOld() || got.GetAge() != nil {
 			t.Errorf("before etcd ever answered: %v, %v", got.GetOld(), got.GetAge())
 		}
+	})
+}
+
+// A router that has not heard yet which others there are does not take itself for the only one.
+func TestLimitsBeforeTheFirstView(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		d := m.net.Start(decodeRecord("d1"), nil)
+		m.workers = append(m.workers, d)
+		_, inference, ctx, end := m.limited(t, &controlv1.TenantLimits{RequestsPerMinute: 60})
+		defer end()
+		codesOf := make(chan codes.Code, 10)
+		for range cap(codesOf) {
+			go func() {
+				_, err := inference.Tokenize(ctx, &inferencev1.TokenizeRequest{Text: "a"})
+				codesOf <- status.Code(err)
+			}()
+		}
+		synctest.Wait()
+		m.members.set(true, d.Record, routerRecord("router-2", "router:3"), routerRecord("router-1", "router:1"))
+		synctest.Wait()
+		m.others.tenants(&controlv1.TenantReport{
+			Origin: &controlv1.Origin{Id: "router-1", Epoch: 1, Sequence: 1}, Whole: true,
+			Tenants: []*controlv1.TenantUse{{Tenant: "acme", Requests: 59}},
+		})
+		admitted := 0
+		for range cap(codesOf) {
+			if <-codesOf == codes.OK {
+				admitted++
+			}
+		}
+		if admitted > 1 {
+			t.Errorf("%d requests were admitted where one was left", admitted)
+		}
+		m.quiet()
 	})
 }

@@ -135,19 +135,19 @@ func decodeRecord(id string) *controlv1.WorkerRecord { return record(id, control
 
 // mesh is a router with workers of workertest, in one synctest bubble.
 type mesh struct {
-	t         *testing.T
-	net       *workertest.Net
-	members   *members
-	service   *router.Service
-	inference inferencev1.InferenceClient
-	requests  controlv1.RequestsClient
-	control   controlv1.ControlClient
-	workers   []*workertest.Worker
-	queue     *queueReports
-	loads     *loads
-	registry  *prometheus.Registry
-	spans     *tracetest.SpanRecorder
-	log       bytes.Buffer // of the router; slog writes one line at a time
+	t             *testing.T
+	net           *workertest.Net
+	members       *members
+	service       *router.Service
+	inference     inferencev1.InferenceClient
+	requests      controlv1.RequestsClient
+	control       controlv1.ControlClient
+	workers       []*workertest.Worker
+	queue         *queueReports
+	loads, others *loads // of the router, and of another
+	registry      *prometheus.Registry
+	spans         *tracetest.SpanRecorder
+	log           bytes.Buffer // of the router; slog writes one line at a time
 }
 
 type queueReports struct {
@@ -187,7 +187,7 @@ func inMeshOf(t *testing.T, served model.Spec, change func(*router.Config), test
 	script := append(tok.Encode(story, false), eos)
 	template, noTemplate := chatOf(served)
 	synctest.Test(t, func(t *testing.T) {
-		m := &mesh{t: t, members: &members{changed: make(chan struct{})}, queue: &queueReports{}, loads: &loads{}, registry: prometheus.NewRegistry(), spans: tracetest.NewSpanRecorder()}
+		m := &mesh{t: t, members: &members{changed: make(chan struct{})}, queue: &queueReports{}, loads: &loads{}, others: &loads{}, registry: prometheus.NewRegistry(), spans: tracetest.NewSpanRecorder()}
 		m.net = workertest.NewNet(func(_ []uint32, _ uint64, offset int) uint32 {
 			return uint32(script[min(offset, len(script)-1)])
 		})

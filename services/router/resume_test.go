@@ -44,7 +44,7 @@ func (m *mesh) another(t *testing.T, asks *auth.Authenticator) (service *router.
 		t.Fatal(err)
 	}
 	service, err = router.New(router.DefaultConfig(), router.Deps{
-		ID: "router-2", Models: []router.Model{{Spec: spec(), Tokenizer: tok}}, Members: m.members, Dial: m.net.Dial, Rand: onlyZero{}, Auth: asks,
+		ID: "router-2", Models: []router.Model{{Spec: spec(), Tokenizer: tok}}, Members: m.members, Signals: m.others, Dial: m.net.Dial, Rand: onlyZero{}, Auth: asks,
 	})
 	if err != nil {
 		t.Fatal(err)
