@@ -219,7 +219,7 @@ func (c *Charge) within(limits Limits) bool {
 	return true
 }
 
-// TakeBack has the request not counted, in place of Done. A nil Charge has nothing to take back.
+// TakeBack has the request not counted, in place of Done or after it. A nil Charge has nothing to take back.
 func (c *Charge) TakeBack() {
 	if c == nil {
 		return

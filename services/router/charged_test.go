@@ -148,6 +148,68 @@ func TestChargeWithoutAToken(t *testing.T) {
 	}
 }
 
+// What is refused for what it asks counts as one request, also where no worker can ever have it.
+func TestRefusedRequestsCountOnce(t *testing.T) {
+	const limit = 4
+	small := decodeRecord("d1")
+	small.Capacity.Blocks = 1 // of 32 tokens
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		m.start(nil, small)
+		service, inference, ctx, end := m.limited(t, &controlv1.TenantLimits{RequestsPerMinute: limit})
+		defer end()
+		md, _ := metadata.FromOutgoingContext(ctx)
+		post := func(path string, body any) (code codes.Code) {
+			data, err := json.Marshal(body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			q := httptest.NewRequest(http.MethodPost, path, bytes.NewReader(data))
+			q.Header.Set("Authorization", md.Get("authorization")[0])
+			w := httptest.NewRecorder()
+			if service.HTTP().ServeHTTP(w, q); w.Code == http.StatusBadRequest {
+				return codes.InvalidArgument
+			}
+			return codes.Unknown
+		}
+		left := func() int {
+			q := httptest.NewRequest(http.MethodGet, "/v1/models", nil)
+			q.Header.Set("Authorization", md.Get("authorization")[0])
+			w := httptest.NewRecorder()
+			service.HTTP().ServeHTTP(w, q)
+			n, err := strconv.Atoi(w.Header().Get("x-ratelimit-remaining-requests"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		prompt := ask(agg, 40).GetTokenIds()
+		for name, call := range map[string]func() codes.Code{
+			"Generate": func() codes.Code {
+				stream, err := inference.Generate(ctx, ask(agg, 40))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return status.Code(m.collect(stream, 0).err)
+			},
+			"Embed": func() codes.Code {
+				_, err := inference.Embed(ctx, &inferencev1.EmbedRequest{Inputs: []*inferencev1.EmbedInput{{Input: &inferencev1.EmbedInput_TokenIds{TokenIds: prompt}}}})
+				return status.Code(err)
+			},
+			"completions": func() codes.Code { return post("/v1/completions", map[string]any{"prompt": prompt.GetIds()}) },
+			"stream": func() codes.Code {
+				return post("/v1/completions", map[string]any{"prompt": prompt.GetIds(), "stream": true})
+			},
+			"embeddings": func() codes.Code { return post("/v1/embeddings", map[string]any{"input": prompt.GetIds()}) },
+		} {
+			if code := call(); code != codes.InvalidArgument || left() != limit-1 {
+				t.Errorf("%s: %v, %d of %d requests are left", name, code, left(), limit)
+			}
+			time.Sleep(2 * time.Minute)
+		}
+		m.quiet()
+	})
+}
+
 // A router that stops refuses a request before it spends anything on it, and what it refuses costs nothing.
 func TestChargeOfARouterThatStops(t *testing.T) {
 	inMesh(t, nil, func(t *testing.T, m *mesh) {

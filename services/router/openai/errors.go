@@ -152,8 +152,11 @@ func (f *Failure) setRetry(header http.Header) {
 	header.Set("Retry-After-Ms", strconv.FormatInt(max(1, f.RetryAfter.Milliseconds()), 10))
 }
 
-// rename gives a failure's field the name that it has in the request.
+// rename gives a failure's field the name that it has in the request; nil stays nil.
 func rename(err error, names func(field string) string) error {
+	if err == nil {
+		return nil
+	}
 	if _, ok := errors.AsType[*Failure](err); ok {
 		return err // this package's own
 	}

@@ -21,6 +21,7 @@ type exchange struct {
 	serve         func(*exchange) error
 	id            string
 	secret        string // of the accepted requests; "" before that
+	counted       bool   // as a request, by the backend
 	timeout       time.Duration
 	deadlineSetAt time.Time // when the write deadline was last moved
 	status        int       // of the answer; 0 before it begins

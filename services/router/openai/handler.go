@@ -186,10 +186,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := e.serve(e); err != nil {
 		switch FailureOf(err).Status {
 		case http.StatusBadRequest, http.StatusRequestEntityTooLarge:
-			if e.secret != "" {
-				break // it was accepted, and counted
+			if !e.counted {
+				e.limits.Count(e.request.Context()) // finding out took as long as a request that counts
 			}
-			e.limits.Count(e.request.Context()) // finding out took as long as a request that counts
 		}
 		e.fail(err)
 	}

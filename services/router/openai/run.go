@@ -22,8 +22,32 @@ import (
 type receive func(index int, event *inferencev1.GenerateEvent) error
 
 // run generates the answers of a request and returns when all have ended. The first that fails ends
-// the others. A single answer runs on the caller's goroutine, with now as Caller.Now.
+// the others. A single answer runs on the caller's goroutine, with now as Caller.Now. The error has
+// the request's names of fields.
 func (h *Handler) run(a *assembly, to receive, now func(*inferencev1.GenerateEvent) bool) error {
+	return rename(a.serve(to, func(to receive) error { return h.generated(a, to, now) }), a.parsed.name)
+}
+
+// serve has the backend serve a request whose events go to a receiver, and returns the error of that
+// if it has failed: the backend takes it for a client that is gone.
+func (a *assembly) serve(to receive, call func(receive) error) error {
+	var failed error
+	err := call(func(index int, event *inferencev1.GenerateEvent) error {
+		if event.GetAccepted() != nil {
+			a.admitted()
+		}
+		failed = to(index, event)
+		return failed
+	})
+	if err != nil && failed == nil {
+		return err
+	}
+	a.exchange.counted = a.exchange.secret != "" // what the backend has admitted
+	return failed
+}
+
+// generated is run without what is common to all that the backend serves.
+func (h *Handler) generated(a *assembly, to receive, now func(*inferencev1.GenerateEvent) bool) error {
 	e, c := a.exchange, a.parsed
 	if most := h.backend.MaxAnswers(); len(c.choices) > most {
 		return tooMany(c, most)

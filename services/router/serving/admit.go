@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
@@ -186,6 +187,9 @@ func (r *request) chargeUsed(err error) {
 		used = r.sharing.promptTokens(r.plan) + n
 	}
 	r.charge.Done(int64(used))
+	if status.Code(err) == codes.InvalidArgument {
+		r.charge.TakeBack() // the server that answers counts it, like all that are refused for what they ask
+	}
 }
 
 // byClient says whether a request ended with err because its client left, does not read, gave it too
