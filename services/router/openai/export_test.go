@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"context"
 	"crypto/tls"
 	"net"
 
@@ -67,6 +68,17 @@ func NewConn(system, waiting net.Conn, secure *tls.Config) (c *Conn, encrypted *
 func (c *Conn) SendNow(data string) error {
 	return c.sendNow(append(append(make([]byte, chunkHead), data...), "\r\n"...))
 }
+
+// Context is that of a request on the connection.
+func (c *Conn) Context(ctx context.Context) context.Context {
+	return context.WithValue(ctx, connKey{}, &c.conn)
+}
+
+// Lock locks the connection as a write does, until Unlock.
+func (c *Conn) Lock() { c.mu.Lock() }
+
+// Unlock ends Lock.
+func (c *Conn) Unlock() { c.mu.Unlock() }
 
 // Kept is conn.kept.
 func (c *Conn) Kept() bool { return c.kept() }

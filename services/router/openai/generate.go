@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/quota"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
@@ -27,27 +24,20 @@ func (h *Handler) generate(e *exchange, k *kind) error {
 		return err
 	}
 	if id := e.request.Header.Get(headerLastEventID); id != "" {
-		a.admitted() // they were begun
+		a.parsed.echoes, a.parsed.echoTop = nil, nil // the client has them
+		a.admitted()                                 // they were begun
 		return h.resume(e.request.Context(), &stream{assembly: a}, id)
 	}
 	if a.parsed.stream {
-		return h.stream(e, a)
+		return h.stream(a)
 	}
 	return h.whole(e, a)
 }
 
 // whole serves one in a single piece.
 func (h *Handler) whole(e *exchange, a *assembly) error {
-	// The backend takes whatever ends the events for a client that is gone.
-	var unkept error
-	if err := h.run(a, func(index int, event *inferencev1.GenerateEvent) error {
-		if event.GetAccepted() != nil {
-			a.admitted()
-		}
-		unkept = a.collect(index, event)
-		return unkept
-	}, nil); err != nil {
-		return rename(cmp.Or(unkept, err), a.parsed.name)
+	if err := h.run(a, a.collect, nil); err != nil {
+		return err
 	}
 	if err := a.keepPrompts(); err != nil {
 		return err
@@ -56,20 +46,10 @@ func (h *Handler) whole(e *exchange, a *assembly) error {
 }
 
 // stream serves one piece by piece.
-func (h *Handler) stream(e *exchange, a *assembly) error {
-	s := &stream{assembly: a}
-	if e.request.ProtoAtLeast(1, 1) { // before, there were no chunks
-		s.now = connOf(e.request.Context())
-	}
-	var unsent error // the backend takes it for a client that is gone
-	if err := h.run(a, func(index int, event *inferencev1.GenerateEvent) error {
-		if event.GetAccepted() != nil {
-			a.admitted()
-		}
-		unsent = s.receive(index, event)
-		return unsent
-	}, s.sendNow()); err != nil {
-		return rename(cmp.Or(unsent, err), a.parsed.name)
+func (h *Handler) stream(a *assembly) error {
+	s := newStream(a)
+	if err := h.run(a, s.receive, s.sendNow()); err != nil {
+		return err
 	}
 	return s.finish()
 }

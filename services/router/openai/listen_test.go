@@ -4,6 +4,9 @@ import (
 	"crypto/tls"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -24,6 +27,50 @@ func (f *full) Write(p []byte) (int, error) {
 		<-f.leave
 	}
 	return f.Conn.Write(p)
+}
+
+// What an answer has kept that then failed does not come with the next one on its connection.
+func TestNextAnswerHasNothingOfOneThatFailed(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure, believe := certificate(t)
+	received := make(chan string, 1)
+	go func() {
+		defer close(received)
+		client, err := tls.Dial("tcp", listener.Addr().String(), believe)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = client.Close() }()
+		text, err := io.ReadAll(client)
+		if err != nil {
+			t.Error(err)
+		}
+		received <- string(text)
+	}()
+	system, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, encrypted := openai.NewConn(system, system, secure)
+	if err := encrypted.Handshake(); err != nil {
+		t.Fatal(err)
+	}
+	c.Lock() // as another write of TLS does
+	if c.SendNow("of the one before") != nil || !c.Kept() {
+		t.Error("a token is not kept")
+	}
+	c.Unlock()
+	q := httptest.NewRequest(http.MethodPost, completions, strings.NewReader(`{"prompt":"x","stream":true}`))
+	f := &fake{words: []string{"a"}, now: make(chan struct{})}
+	handler(t, f).ServeHTTP(httptest.NewRecorder(), q.WithContext(c.Context(q.Context())))
+	_, _ = encrypted.Close(), listener.Close()
+	if got := <-received; strings.Contains(got, "before") || !strings.Contains(got, `"text":"a"`) {
+		t.Errorf("received %q", got)
+	}
 }
 
 // TLS writes from the goroutine that reads, too: it answers updates of keys. While that waits for the

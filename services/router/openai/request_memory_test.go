@@ -77,6 +77,28 @@ func TestEchoesAreMadeWhileTheyFit(t *testing.T) {
 	}
 }
 
+// A stream that goes on does not echo again: its client has the prompt.
+func TestResumedStreamsHoldNoEcho(t *testing.T) {
+	f := &fake{words: []string{"a", "b"}}
+	h := handler(t, f)
+	for _, id := range []string{"", "id-1/0", "id-1/1"} {
+		held := int64(-1)
+		f.wait = func() {
+			if id != "" {
+				held = max(held, h.Held())
+			}
+		}
+		q := httptest.NewRequest(http.MethodPost, completions, strings.NewReader(`{"prompt":"`+strings.Repeat("y", 10_000)+`","echo":true,"stream":true,"resumable_for":"60s"}`))
+		q.Header.Set("X-Request-Id", "id-1")
+		q.Header.Set("Last-Event-ID", id)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, q)
+		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"b"`) || id != "" && held != 0 {
+			t.Errorf("after %q: %d, %d bytes are held", id, w.Code, held)
+		}
+	}
+}
+
 // What is echoed is held until it is sent, and no longer.
 func TestEchoesAreHeldUntilTheyAreSent(t *testing.T) {
 	const text = 10_000

@@ -18,10 +18,10 @@ func (h *Handler) respond(e *exchange) error {
 		return err
 	}
 	if a.parsed.stream {
-		return h.streamResponse(e, a)
+		return h.streamResponse(a)
 	}
 	o := &output{assembly: a}
-	if err := h.runResponse(e, a, o.take, nil); err != nil {
+	if err := h.runResponse(a, func(_ int, event *inferencev1.GenerateEvent) error { return o.take(event) }, nil); err != nil {
 		return err
 	}
 	if err := o.finish(); err != nil {
@@ -32,36 +32,21 @@ func (h *Handler) respond(e *exchange) error {
 
 // runResponse generates the answer of a response. What the answer says of its request is held
 // until the end.
-func (h *Handler) runResponse(e *exchange, a *assembly, to func(*inferencev1.GenerateEvent) error, now func(*inferencev1.GenerateEvent) bool) error {
-	var unkept error
-	err := h.run(a, func(_ int, event *inferencev1.GenerateEvent) error {
-		if event.GetAccepted() != nil {
-			if a.admitted(); !a.memory.take(a.parsed.response.bytes()) {
-				unkept = full()
-				return unkept
-			}
+func (h *Handler) runResponse(a *assembly, to receive, now func(*inferencev1.GenerateEvent) bool) error {
+	return h.run(a, func(index int, event *inferencev1.GenerateEvent) error {
+		if event.GetAccepted() != nil && !a.memory.take(a.parsed.response.bytes()) {
+			return full()
 		}
-		unkept = to(event)
-		return unkept
+		return to(index, event)
 	}, now)
-	if unkept != nil {
-		err = unkept // the backend takes it for a client that is gone
-	}
-	if err != nil {
-		return rename(err, a.parsed.name)
-	}
-	return nil
 }
 
 // streamResponse serves a response piece by piece.
-func (h *Handler) streamResponse(e *exchange, a *assembly) error {
-	s := &responseStream{stream: &stream{assembly: a}, output: output{assembly: a}}
+func (h *Handler) streamResponse(a *assembly) error {
+	s := &responseStream{stream: newStream(a), output: output{assembly: a}}
 	s.events, s.output.say = s.take, s.say
-	e.lastWords = s.fail
-	if e.request.ProtoAtLeast(1, 1) { // before, there were no chunks
-		s.now = connOf(e.request.Context())
-	}
-	if err := h.runResponse(e, a, func(event *inferencev1.GenerateEvent) error { return s.receive(0, event) }, s.sendNow()); err != nil {
+	a.exchange.lastWords = s.fail
+	if err := h.runResponse(a, s.receive, s.sendNow()); err != nil {
 		return err
 	}
 	return s.finish()

@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -112,14 +111,12 @@ func (h *Handler) resume(ctx context.Context, s *stream, lastEventID string) err
 		offset = 0 // where in a call it goes on is in all of the text
 	}
 	s.answers[0].count = uint32(offset)
-	var unsent error // the backend takes it for a client that is gone
-	err := h.backend.Resume(ctx, &inferencev1.ResumeRequest{RequestId: request, Offset: offset, Secret: s.parsed.secret},
-		func(event *inferencev1.GenerateEvent) error {
-			unsent = s.receive(0, event)
-			return unsent
-		})
+	err := s.serve(s.receive, func(to receive) error {
+		return h.backend.Resume(ctx, &inferencev1.ResumeRequest{RequestId: request, Offset: offset, Secret: s.parsed.secret},
+			func(event *inferencev1.GenerateEvent) error { return to(0, event) })
+	})
 	if err != nil {
-		return rename(cmp.Or(unsent, err), func(string) string { return headerLastEventID })
+		return rename(err, func(string) string { return headerLastEventID })
 	}
 	if count := s.answers[0].count; s.parsed.tools != nil && from.tokens > uint64(count) {
 		return invalid(headerLastEventID, fmt.Sprintf("%d is past the %d tokens of the answer", from.tokens, count))

@@ -27,6 +27,18 @@ type stream struct {
 	from    place
 }
 
+// newStream is a stream that sends what it can without waiting.
+func newStream(a *assembly) *stream {
+	s := &stream{assembly: a}
+	if a.exchange.request.ProtoAtLeast(1, 1) { // before, there were no chunks
+		s.now = connOf(a.exchange.request.Context())
+	}
+	if s.now != nil {
+		s.now.whole = nil // of an answer that has failed
+	}
+	return s
+}
+
 // piece is a message that holds only text, as nearly all do: the parts before and after the
 // text.
 type piece struct{ before, after []byte }
