@@ -1,7 +1,6 @@
 package simulate
 
 import (
-	"errors"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -289,6 +288,5 @@ func (q *putting) stop(cause error) {
 
 func (q *putting) over(bytes uint64, err error) {
 	q.ended = true
-	held := errors.Is(err, storeclient.ErrHeld)
-	q.storing.handle(offload.PutEnded{ID: q.save.ID, Bytes: bytes, Held: held, Outcome: storeclient.PutOutcome(err)})
+	q.storing.handle(offload.PutEnded{ID: q.save.ID, Bytes: bytes, Outcome: storeclient.PutOutcome(err)})
 }

@@ -110,7 +110,7 @@ func TestStoresThatFailRest(t *testing.T) {
 		f, p := s.Rests(id)
 		return max(f.Sub(now), 0), max(p.Sub(now), 0)
 	}
-	broken := offload.Outcome{Err: errors.New("broken"), Trouble: offload.Fails}
+	broken := offload.Outcome{Err: errors.New("broken"), State: offload.Failing}
 	for i, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30, 30} {
 		s.FetchEnded("a", broken, now)
 		if fetches, puts := rests("a"); fetches != want*time.Second || puts != 0 {

@@ -155,7 +155,7 @@ func (c *Core) fetchEnded(e FetchEnded) {
 		case f.cause == nil:
 			c.speeds.note(store, fetching, e.Outcome, c.now)
 		case errors.Is(f.cause, errTooSlow):
-			f.outcome = Outcome{Err: f.cause, Result: FetchSlow, Trouble: Fails}
+			f.outcome = Outcome{Err: f.cause, Result: FetchSlow, State: Failing}
 		default:
 			f.outcome = Outcome{Err: f.cause, Result: FetchAbandoned}
 		}
@@ -194,7 +194,7 @@ func verdict(err error, outcome Outcome) workerv1.FetchVerdict {
 		return workerv1.FetchVerdict_FETCH_VERDICT_GIVEN
 	case errors.Is(err, ErrAbandoned), errors.Is(err, errClosing):
 		return workerv1.FetchVerdict_FETCH_VERDICT_UNSPECIFIED
-	case !errors.Is(err, errTooSlow) && outcome.Trouble == Well:
+	case !errors.Is(err, errTooSlow) && outcome.State == Healthy:
 		return workerv1.FetchVerdict_FETCH_VERDICT_STALE
 	}
 	return workerv1.FetchVerdict_FETCH_VERDICT_FAILED

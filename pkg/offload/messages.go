@@ -35,25 +35,25 @@ type Outcome struct {
 	Err error
 	// Result names the end for metrics.
 	Result string
-	// Trouble is what it says of the store, and Pause for how long one that Pauses wants to be
-	// left alone.
-	Trouble Trouble
-	Pause   time.Duration
+	// State is what it says of the store, and Pause for how long one that is Busy wants to be left
+	// alone.
+	State StoreState
+	Pause time.Duration
 	// Again, of a put, is when the same offer may be worth another try; 0: it is not.
 	Again time.Duration
 }
 
-// Trouble is what a failed put or fetch says of the store.
-type Trouble int
+// StoreState is what the end of a put or fetch says of the store.
+type StoreState int
 
-// The troubles.
+// States of stores.
 const (
-	// Well: it answered, and what failed is about these blocks.
-	Well Trouble = iota
-	// Pauses: it asks to be left alone for a while.
-	Pauses
-	// Fails: it is ill, or cannot be reached.
-	Fails
+	// Healthy: it answered, and what failed is about these blocks.
+	Healthy StoreState = iota
+	// Busy: it asks to be left alone for a while.
+	Busy
+	// Failing: it is broken, or cannot be reached.
+	Failing
 )
 
 // Event is what happens: one of the types below.
@@ -112,8 +112,6 @@ type (
 		ID      scheduler.SaveID
 		Bytes   uint64
 		Outcome Outcome
-		// Held: the store has the blocks, from whomever. Spoilt: they are not finite.
-		Held, Spoilt bool
 	}
 
 	// Close ends everything soon and lets nothing begin.

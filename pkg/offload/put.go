@@ -89,10 +89,9 @@ func (c *Core) putEnded(e PutEnded) {
 	}
 	p := c.puts[i]
 	switch {
-	case e.Spoilt:
-		e.Outcome.Result = PutNotFinite
+	case e.Outcome.Result == PutNotFinite:
 		c.endPut(p, e, false)
-	case e.Outcome.Err == nil || e.Held:
+	case e.Outcome.Err == nil || e.Outcome.Result == PutHeld:
 		c.speeds.note(p.store.ID, putting, e.Outcome, c.now)
 		c.endPut(p, e, true)
 	case p.stopped:
@@ -110,7 +109,7 @@ func (c *Core) endPut(p *put, e PutEnded, saved bool) {
 	c.puts = slices.DeleteFunc(c.puts, func(o *put) bool { return o == p })
 	saved = saved && c.holds(p.store) // one that has restarted meanwhile has lost it
 	c.act(CountPut{Result: e.Outcome.Result, Bytes: e.Bytes})
-	c.act(Saved{ID: p.id, Saved: saved, Spoilt: e.Spoilt})
+	c.act(Saved{ID: p.id, Saved: saved, Spoilt: e.Outcome.Result == PutNotFinite})
 }
 
 // holds notes that a store has blocks of this worker, and reports whether it is still there.

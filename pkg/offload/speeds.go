@@ -138,9 +138,9 @@ func (s *speeds) forget() {
 // note remembers of a store what the end of a put or fetch says.
 func (s *speeds) note(id string, with operation, o Outcome, now time.Time) {
 	switch of := &s.get(id, now).avoided[with]; {
-	case o.Err == nil || o.Trouble == Well:
+	case o.Err == nil || o.State == Healthy:
 		*of = avoided{}
-	case o.Trouble == Pauses:
+	case o.State == Busy:
 		of.until = now.Add(o.Pause)
 	default:
 		of.fail(now)

@@ -316,13 +316,12 @@ func (s *storing) startPut(a offload.StartPut) {
 // put puts a prefix into a store.
 func (s *storing) put(ctx context.Context, a offload.StartPut, save scheduler.Save) offload.PutEnded {
 	bytes, err := s.client.Put(ctx, a.Store, offload.Prefix{Salt: save.Salt, Tokens: save.Tokens}, save.Blocks)
-	held := errors.Is(err, storeclient.ErrHeld)
-	if errors.Is(err, storeclient.ErrNotFinite) {
+	switch {
+	case err == nil, errors.Is(err, storeclient.ErrHeld):
+	case errors.Is(err, storeclient.ErrNotFinite):
 		s.logger.Error("kv blocks are not finite and are not put into a store", slog.Int("blocks", len(save.Blocks)))
-		return offload.PutEnded{ID: a.ID, Spoilt: true}
-	}
-	if err != nil && !held && !errors.Is(context.Cause(ctx), context.Canceled) {
+	case !errors.Is(context.Cause(ctx), context.Canceled):
 		s.logger.Info("kv blocks were not put into a store", slog.String("store", a.Store.ID), slog.Int("blocks", len(save.Blocks)), slog.Any("error", err))
 	}
-	return offload.PutEnded{ID: a.ID, Bytes: bytes, Held: held, Outcome: storeclient.PutOutcome(err)}
+	return offload.PutEnded{ID: a.ID, Bytes: bytes, Outcome: storeclient.PutOutcome(err)}
 }

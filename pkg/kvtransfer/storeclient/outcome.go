@@ -26,16 +26,16 @@ func FetchOutcome(err error) offload.Outcome {
 	o.Result = offload.FetchFailed
 	switch {
 	case errors.Is(err, ErrNotFinite):
-		o.Result, o.Trouble = offload.FetchNotFinite, offload.Fails
+		o.Result, o.State = offload.FetchNotFinite, offload.Failing
 	case is[*MissingError](err):
 		o.Result = offload.FetchMissing
 	case is[*BusyError](err):
 		o.Result = offload.FetchBusy
-		o.Trouble, o.Pause = busy(err)
+		o.State, o.Pause = busy(err)
 	case errors.Is(err, ErrHeld), errors.Is(err, ErrArriving), errors.Is(err, ErrRestarted), is[*LayoutError](err):
 		// The hint is old: the store held this worker's blocks when it was made.
 	default:
-		o.Trouble = offload.Fails
+		o.State = offload.Failing
 	}
 	return o
 }
@@ -45,6 +45,8 @@ func PutOutcome(err error) offload.Outcome {
 	o := offload.Outcome{Err: err, Result: offload.PutOK}
 	switch {
 	case err == nil:
+	case errors.Is(err, ErrNotFinite):
+		o.Result = offload.PutNotFinite
 	case errors.Is(err, ErrHeld):
 		o.Result = offload.PutHeld
 	case errors.Is(err, ErrArriving):
@@ -54,36 +56,36 @@ func PutOutcome(err error) offload.Outcome {
 		o.Result, o.Again = offload.PutArriving, cmp.Or(after, shortPause)
 	case is[*BusyError](err):
 		o.Result = offload.PutBusy
-		if o.Trouble, o.Pause = busy(err); o.Trouble == offload.Well {
+		if o.State, o.Pause = busy(err); o.State == offload.Healthy {
 			// Others are writing or reading what has the space.
 			known, _ := errors.AsType[*BusyError](err)
 			o.Again = known.RetryAfter
 		}
 	case is[*LayoutError](err):
-		o.Result, o.Trouble, o.Pause = offload.PutRefused, offload.Pauses, longPause
+		o.Result, o.State, o.Pause = offload.PutRefused, offload.Busy, longPause
 	case errors.Is(err, ErrRestarted):
 		// Until etcd has told of the new one.
-		o.Result, o.Trouble, o.Pause = offload.PutFailed, offload.Pauses, shortPause
+		o.Result, o.State, o.Pause = offload.PutFailed, offload.Busy, shortPause
 	case is[*MissingError](err):
 		o.Result = offload.PutFailed
 	case errors.Is(err, context.DeadlineExceeded):
-		o.Result, o.Trouble = offload.PutLate, offload.Fails
+		o.Result, o.State = offload.PutLate, offload.Failing
 	default:
-		o.Result, o.Trouble = offload.PutFailed, offload.Fails
+		o.Result, o.State = offload.PutFailed, offload.Failing
 	}
 	return o
 }
 
 // busy is what a BusyError says of the store.
-func busy(err error) (offload.Trouble, time.Duration) {
+func busy(err error) (offload.StoreState, time.Duration) {
 	known, _ := errors.AsType[*BusyError](err)
 	if rpc.Reason(known.Err) == api.ReasonStoreFull {
-		return offload.Well, 0
+		return offload.Healthy, 0
 	}
 	if known.RetryAfter > 0 {
-		return offload.Pauses, known.RetryAfter
+		return offload.Busy, known.RetryAfter
 	}
-	return offload.Pauses, shortPause
+	return offload.Busy, shortPause
 }
 
 func is[E error](err error) bool {

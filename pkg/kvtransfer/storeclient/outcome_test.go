@@ -40,7 +40,7 @@ func TestWhatStoresSayOfThemselves(t *testing.T) {
 				outcome offload.Outcome
 				want    time.Duration
 			}{"fetches": {storeclient.FetchOutcome(c.err), c.fetches}, "puts": {storeclient.PutOutcome(c.err), c.puts}} {
-				if got.outcome.Pause != got.want || (got.outcome.Trouble == offload.Well) != (got.want == 0) || got.outcome.Trouble == offload.Fails {
+				if got.outcome.Pause != got.want || (got.outcome.State == offload.Healthy) != (got.want == 0) || got.outcome.State == offload.Failing {
 					t.Errorf("%s: %+v, want a pause of %v", what, got.outcome, got.want)
 				}
 			}
@@ -50,7 +50,7 @@ func TestWhatStoresSayOfThemselves(t *testing.T) {
 
 // A store that gives what is not finite has failed: it does so again.
 func TestFetchOfWhatIsNotFinite(t *testing.T) {
-	if got := storeclient.FetchOutcome(storeclient.ErrNotFinite); got.Trouble != offload.Fails || got.Result != offload.FetchNotFinite {
+	if got := storeclient.FetchOutcome(storeclient.ErrNotFinite); got.State != offload.Failing || got.Result != offload.FetchNotFinite {
 		t.Errorf("%+v", got)
 	}
 }
@@ -69,7 +69,7 @@ func TestPutOfWhatArrives(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := storeclient.PutOutcome(storeclient.CallError(c.store))
-			if got.Result != offload.PutArriving || got.Trouble != offload.Well || got.Again != c.again || got.Err == nil {
+			if got.Result != offload.PutArriving || got.State != offload.Healthy || got.Again != c.again || got.Err == nil {
 				t.Errorf("%+v", got)
 			}
 		})
