@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -67,7 +66,7 @@ type Conn struct {
 	stopping context.Context
 	sender   sync.WaitGroup
 	closed   chan struct{} // closed when the NATS client has ended
-	slow     atomic.Bool   // a slow consumer has been logged
+	logSlow  sync.Once     // of a slow consumer
 	close    sync.Once
 }
 
@@ -242,9 +241,11 @@ func (c *Conn) down(err error) {
 func (c *Conn) failed(subscription *nats.Subscription, err error) {
 	if errors.Is(err, nats.ErrSlowConsumer) {
 		c.metrics.slow.Inc()
-		if c.slow.CompareAndSwap(false, true) && subscription != nil {
-			c.log.Warn("signals arrive faster than they are read, and some are dropped; logged once",
-				slog.String("subject", subscription.Subject))
+		if subscription != nil {
+			c.logSlow.Do(func() {
+				c.log.Warn("signals arrive faster than they are read, and some are dropped; logged once",
+					slog.String("subject", subscription.Subject))
+			})
 		}
 		return
 	}
