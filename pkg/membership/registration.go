@@ -172,15 +172,12 @@ func (r *Registration) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-r.changed:
-			r.markStale()
+			r.revision = 0 // so that keep writes the record
 		case <-timer.C:
 		}
 		timer.Stop()
 	}
 }
-
-// markStale makes the next keep write the record.
-func (r *Registration) markStale() { r.revision = 0 }
 
 // keep does what is due and returns how long it then has time.
 func (r *Registration) keep(ctx context.Context) (time.Duration, error) {
