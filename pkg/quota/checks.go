@@ -43,16 +43,16 @@ func (l *Limiter) Spend(name string, limits Limits) error {
 	return nil
 }
 
-// Past returns an *Exceeded if one more request would be more than so many over the limit, as only
-// those can be that Count counts. It counts nothing.
+// Past returns an *Exceeded if one more request would be more than so many above the limit. Only
+// requests that Count counts can be above it. It counts nothing.
 func (l *Limiter) Past(name string, limits Limits, over int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.past(time.Now(), name, limits, over)
 }
 
-// past is Past. It refuses no tenant that has had fewer here than may be over: where routers are silent,
-// this one may have no share of the limit. mu is held.
+// past is Past. It never refuses a tenant that has had fewer requests here than may be above the limit:
+// while other routers are silent, this one may have no share of the limit. mu is held.
 func (l *Limiter) past(now time.Time, name string, limits Limits, over int64) error {
 	t := l.tenant(now, name)
 	own := t.minute[requests].sum

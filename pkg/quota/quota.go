@@ -15,11 +15,11 @@
 // request, tells the others, and admits it when they must have heard of it, if all still is within
 // the limit.
 //
-// A router that has not been heard of for a while counts as if it had used its share. One that
-// joins waits a while for a whole report of each that was there before it. What a router used that
-// has left counts for a minute, and those that come later are told of it. One that goes on telling
-// after that, as one that etcd does not reach, counts like the others, who share with
-// it until it would have told.
+// A router that has been silent for a while counts as if it had used its share. One that joins first
+// waits, for a while, for a whole report of each router that was there before it. What a router has
+// used counts for a minute after it has left, and routers that join later are told of it. A router
+// that etcd does not reach leaves the mesh but goes on reporting: it counts like the others again. So
+// they share with a router that has left until its next report would have come.
 package quota
 
 import (
