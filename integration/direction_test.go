@@ -53,7 +53,7 @@ func testHelper(path string) bool {
 
 // core are the folders of state machines: Handle(now, event) gives actions.
 var core = []string{
-	"pkg/worker", "pkg/offload", "pkg/scheduler", "pkg/kvcache", "pkg/sampler", "pkg/speculation", "pkg/routing", "pkg/joining", "pkg/scaling", "services/router/internal",
+	"pkg/worker", "pkg/offload", "pkg/scheduler", "pkg/kvcache", "pkg/sampler", "pkg/speculation", "pkg/routing", "pkg/joining", "pkg/scaling", "services/router/stoptext",
 	"pkg/kvtransfer/receiver", "pkg/kvtransfer/sender", "pkg/kvtransfer/internal/coverage", "pkg/kvtransfer/internal/deadline",
 	"pkg/kvtransfer/internal/transitions", "pkg/blockstore",
 }

@@ -5,8 +5,8 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/joining"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
-	"github.com/tandem-serving/tandem/services/router/internal/stoptext"
 	"github.com/tandem-serving/tandem/services/router/preprocess"
+	"github.com/tandem-serving/tandem/services/router/stoptext"
 )
 
 // text makes text of one request's tokens; it is the joining.Text of it.

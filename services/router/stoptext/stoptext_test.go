@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/tandem-serving/tandem/services/router/internal/stoptext"
+	"github.com/tandem-serving/tandem/services/router/stoptext"
 )
 
 // run pushes pieces until a stop text is found or the text ends.
