@@ -23,18 +23,18 @@ import (
 	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
-// meeting is a worker that has answered.
-type meeting struct {
+// handshakeResult is a worker that has answered.
+type handshakeResult struct {
 	conn   *grpc.ClientConn
 	record *controlv1.WorkerRecord // what it says of itself
 	blocks []routing.BlocksListed  // its prefix cache; none: not known
 }
 
-// unmetBurst is how many workers that do not answer are named in one go; of more it is
+// unansweredBurst is how many workers that do not answer are named in one go; of more it is
 // said how many there were.
 const (
-	unmetBurst = 15
-	unmetEvery = 10 * time.Second
+	unansweredBurst = 15
+	unansweredEvery = 10 * time.Second
 )
 
 // complain says why a worker is not connected: to the policy if tell, and to people if log,
@@ -69,7 +69,7 @@ func (m *member) sleep(ctx context.Context, wait time.Duration) {
 }
 
 // attempt tries the worker's addresses, when it is its turn.
-func (p *Pool) attempt(ctx context.Context, turn *lane, ref routing.Ref, role controlv1.Role, m *member) (*meeting, error) {
+func (p *Pool) attempt(ctx context.Context, turn *dialLimiter, ref routing.Ref, role controlv1.Role, m *member) (*handshakeResult, error) {
 	if !turn.enter(ctx) {
 		return nil, ctx.Err()
 	}
@@ -96,7 +96,7 @@ func (p *Pool) attempt(ctx context.Context, turn *lane, ref routing.Ref, role co
 
 // meet connects and checks who answers: a record in etcd can name any address, and a
 // restarted worker may listen where the old one did.
-func (p *Pool) meet(ctx context.Context, ref routing.Ref, role controlv1.Role, conn *grpc.ClientConn) (*meeting, error) {
+func (p *Pool) meet(ctx context.Context, ref routing.Ref, role controlv1.Role, conn *grpc.ClientConn) (*handshakeResult, error) {
 	if err := p.ready(ctx, conn); err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func (p *Pool) meet(ctx context.Context, ref routing.Ref, role controlv1.Role, c
 	if err := vouch(certificate, ref.ID, role); err != nil {
 		return nil, err
 	}
-	found := &meeting{conn: conn, record: record}
+	found := &handshakeResult{conn: conn, record: record}
 	select {
 	case p.lists <- struct{}{}:
 	default: // others are asked; the policy asks for it later

@@ -4,7 +4,7 @@
 //
 // The router's packages import it. A Pool owns a goroutine for the connection of each worker,
 // and one for each prefix cache that it lists; Close waits for them. Lock order: Pool.mu and
-// the lock of a lane are leaves.
+// the lock of a dialLimiter are leaves.
 package workers
 
 import (
@@ -38,7 +38,7 @@ type Pool struct {
 
 	// Lanes for attempts to connect: to workers that have answered before, to new ones, and to
 	// all others. So records at which nobody answers do not delay workers that work.
-	known, first, others *lane
+	known, first, others *dialLimiter
 	lists                chan struct{} // holds a token for each ListBlocks that runs
 
 	mu      sync.Mutex
@@ -49,7 +49,7 @@ type Pool struct {
 	wait    sync.WaitGroup
 }
 
-// Sizes of the lanes.
+// Sizes of the dial limiters.
 const (
 	maxKnownAttempts = 64
 	maxFirstAttempts = 64
@@ -80,8 +80,8 @@ type connection struct {
 // notify, which must not block. What it reports of a worker may come after Remove: see Connection.
 func NewPool(dial func(string) (*grpc.ClientConn, error), timeout time.Duration, notify func(routing.Event), log *slog.Logger) *Pool {
 	return &Pool{
-		dial: dial, timeout: timeout, notify: notify, log: log, members: make(map[routing.Ref]*member), unmet: logthrottle.Throttle{Every: unmetEvery, Burst: unmetBurst},
-		known: &lane{free: maxKnownAttempts}, first: &lane{free: maxFirstAttempts, newestFirst: true}, others: &lane{free: maxOtherAttempts},
+		dial: dial, timeout: timeout, notify: notify, log: log, members: make(map[routing.Ref]*member), unmet: logthrottle.Throttle{Every: unansweredEvery, Burst: unansweredBurst},
+		known: &dialLimiter{free: maxKnownAttempts}, first: &dialLimiter{free: maxFirstAttempts, newestFirst: true}, others: &dialLimiter{free: maxOtherAttempts},
 		lists: make(chan struct{}, maxLists),
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// lane bounds how many attempts to connect there are at a time. It is safe for concurrent
+// dialLimiter bounds how many attempts to connect there are at a time. It is safe for concurrent
 // use; its lock is held for no call but its own.
-type lane struct {
+type dialLimiter struct {
 	// newestFirst lets who came last go first. It is for those who come once: a worker that
 	// starts does not wait behind thousands of records at which nobody answers.
 	newestFirst bool
@@ -20,7 +20,7 @@ type lane struct {
 
 // enter waits for a place; it reports whether there is one, which is to be left again.
 // Without one, ctx has ended.
-func (l *lane) enter(ctx context.Context) bool {
+func (l *dialLimiter) enter(ctx context.Context) bool {
 	l.mu.Lock()
 	if l.free > 0 {
 		l.free--
@@ -45,7 +45,7 @@ func (l *lane) enter(ctx context.Context) bool {
 }
 
 // leave gives a place to the next.
-func (l *lane) leave() {
+func (l *dialLimiter) leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.waiting) == 0 {
