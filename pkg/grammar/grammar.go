@@ -14,8 +14,8 @@ import (
 const (
 	// MaxSourceBytes bounds the text of a schema or a grammar.
 	MaxSourceBytes = 256 << 10
-	// maxChoices and maxChoiceBytes bound the texts of a choice, each and all together.
-	maxChoices     = 1024
+	// MaxChoices is how many texts a choice has, and maxChoiceBytes how long they are together.
+	MaxChoices     = 1024
 	maxChoiceBytes = 64 << 10
 )
 
@@ -134,8 +134,8 @@ func (p *program) regex(text string) (int32, error) {
 }
 
 func (p *program) choice(texts []string) (int32, error) {
-	if len(texts) == 0 || len(texts) > maxChoices {
-		return 0, fmt.Errorf("%d texts are outside 1 to %d", len(texts), maxChoices)
+	if len(texts) == 0 || len(texts) > MaxChoices {
+		return 0, fmt.Errorf("%d texts are outside 1 to %d", len(texts), MaxChoices)
 	}
 	total := 0
 	for i, text := range texts {

@@ -53,6 +53,11 @@ func ValidRequestID(id string) bool {
 	return true
 }
 
+// Suffixed is an id with a suffix. An id that would be too long then is cut.
+func Suffixed(id, suffix string) string {
+	return id[:min(len(id), maxRequestID-len(suffix))] + suffix
+}
+
 // incomingRequestID moves the caller's id into the context, or a new one if there is none.
 func incomingRequestID(ctx context.Context) context.Context {
 	if values := metadata.ValueFromIncomingContext(ctx, api.HeaderRequestID); len(values) > 0 && ValidRequestID(values[0]) {

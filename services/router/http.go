@@ -22,9 +22,11 @@ func (s *Service) newHTTP() (*openai.Handler, error) {
 			return s.deps.Auth.Authenticate(ctx, authorization, auth.Generate)
 		}
 	}
+	router := httpRouter{s.requests, s}
 	return openai.New(openai.Config{
-		Backend: httpBackend{s.requests, s}, Authenticate: authenticate, Origins: s.config.CORSOrigins,
-		Limits: httpLimits{s.requests, s}, Registerer: s.deps.Registerer, Logger: s.log.With(slog.String("server", "http")),
+		Backend: router, Catalog: router, Limits: router, Authenticate: authenticate, Origins: s.config.CORSOrigins,
+		MaxAnswers: s.dispatcher.TenantLimit, // all that come over HTTP are of one tenant
+		Registerer: s.deps.Registerer, Logger: s.log.With(slog.String("server", "http")),
 		MaxHeldBytes: int64(s.config.ReceiveMemory), ReadTimeout: s.config.ReceiveTimeout, WriteTimeout: s.config.UnreadTimeout,
 	})
 }
@@ -33,21 +35,21 @@ func (s *Service) newHTTP() (*openai.Handler, error) {
 // Generate: counted, limited, traced and drained with them.
 func (s *Service) HTTP() http.Handler { return s.http }
 
-// httpBackend is the router as the HTTP API calls it.
-type httpBackend struct {
-	*serving.Requests // has Generate, Embed and Fits
+// httpRouter is the router as the HTTP API calls it.
+type httpRouter struct {
+	*serving.Requests // has Generate, Embed, Fits, Check, CheckResume and Count
 
 	service *Service
 }
 
 // Resume sends the rest of a request that any router of the mesh has.
-func (b httpBackend) Resume(ctx context.Context, q *inferencev1.ResumeRequest, send func(*inferencev1.GenerateEvent) error) error {
-	return b.service.resume(ctx, q, func() {}, send)
+func (r httpRouter) Resume(ctx context.Context, q *inferencev1.ResumeRequest, send func(*inferencev1.GenerateEvent) error) error {
+	return r.service.resume(ctx, q, func() {}, send)
 }
 
 // Plan says what Generate would serve.
-func (b httpBackend) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (openai.Plan, error) {
-	p, id, err := b.Requests.Plan(ctx, q)
+func (r httpRouter) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (openai.Plan, error) {
+	p, id, err := r.Requests.Plan(ctx, q)
 	if err != nil {
 		return openai.Plan{}, err
 	}
@@ -56,22 +58,23 @@ func (b httpBackend) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (
 		Text:      func() string { return p.Model.Tokenizer.Decode(p.Tokens, true) },
 		TextBytes: func() int { return p.Model.TextBytes(p.Tokens, true, math.MaxInt) },
 	}
-	if served := b.service.dispatcher.Served(plan.Model); len(served) == 1 {
+	if served := r.service.dispatcher.Served(plan.Model); len(served) == 1 {
 		plan.Fingerprint = served[0].Fingerprint()
 	}
 	return plan, nil
 }
 
-// MaxAnswers is how many requests of one tenant are admitted: all that come over HTTP
-// are of one.
-func (b httpBackend) MaxAnswers() int { return b.service.dispatcher.TenantLimit() }
+// SetHeaders sets the headers that say how much of the caller's limits is left.
+func (r httpRouter) SetHeaders(ctx context.Context, header http.Header) {
+	r.service.limits(ctx, func(name string, values ...string) { header.Set(name, values[0]) })
+}
 
 // Models are the models that are served.
-func (b httpBackend) Models() []*inferencev1.Model { return b.service.models.Described() }
+func (r httpRouter) Models() []*inferencev1.Model { return r.service.models.Described() }
 
 // Model is the model that a name or an alias means.
-func (b httpBackend) Model(name string) (*inferencev1.Model, error) {
-	m, err := b.service.models.Model(name)
+func (r httpRouter) Model(name string) (*inferencev1.Model, error) {
+	m, err := r.service.models.Model(name)
 	if err != nil {
 		return nil, err
 	}

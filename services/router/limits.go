@@ -2,7 +2,6 @@ package router
 
 import (
 	"context"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/quota"
-	"github.com/tandem-serving/tandem/services/router/serving"
 )
 
 // Authenticate is an rpc.ServerConfig's for the server of clients: it lets in who may call a method
@@ -31,11 +29,11 @@ func (s *Service) Authenticate() func(ctx context.Context, fullMethod string) (c
 		}
 		switch fullMethod {
 		case inferencev1.Inference_Generate_FullMethodName, inferencev1.Inference_Embed_FullMethodName:
-			err = s.requests.Over(ctx, quota.Need{}, "")
+			err = s.requests.Check(ctx, quota.Need{}, "")
 		case inferencev1.Inference_Tokenize_FullMethodName, inferencev1.Inference_Detokenize_FullMethodName, controlv1.Requests_Explain_FullMethodName:
-			err = s.requests.MayCall(ctx)
+			err = s.requests.CheckCall(ctx)
 		case inferencev1.Inference_Resume_FullMethodName:
-			err = s.requests.MayResume(ctx)
+			err = s.requests.CheckResume(ctx)
 		}
 		return ctx, err
 	}
@@ -66,18 +64,6 @@ func (s *Service) counted(ctx context.Context, err error) error {
 		s.requests.Count(ctx)
 	}
 	return err
-}
-
-// httpLimits are the limits of who calls over HTTP.
-type httpLimits struct {
-	*serving.Requests // has Over, MayResume and Count
-
-	service *Service
-}
-
-// Tell sets the headers of an answer.
-func (l httpLimits) Tell(ctx context.Context, header http.Header) {
-	l.service.limits(ctx, func(name string, values ...string) { header.Set(name, values[0]) })
 }
 
 // takeRouters takes in which routers share the limits of tenants.

@@ -81,7 +81,7 @@ func (i *inferenceServer) Resume(q *inferencev1.ResumeRequest, stream grpc.Serve
 // resume sends the rest of a request that this router has or another one. It calls found before,
 // as soon as one has it. What none has counts as a request of its caller's: all were asked for it.
 func (s *Service) resume(ctx context.Context, q *inferencev1.ResumeRequest, found func(), send func(*inferencev1.GenerateEvent) error) error {
-	if err := s.requests.MayResume(ctx); err != nil {
+	if err := s.requests.CheckResume(ctx); err != nil {
 		return err
 	}
 	err := s.requests.Resume(ctx, q, found, send)

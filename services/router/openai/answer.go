@@ -59,8 +59,8 @@ type usage struct {
 	Completion uint32         `json:"completion_tokens"`
 	Total      uint32         `json:"total_tokens"`
 	Details    *promptDetails `json:"prompt_tokens_details,omitempty"`
-	// Guesses is there if there were any.
-	Guesses *completionDetails `json:"completion_tokens_details,omitempty"`
+	// CompletionDetails is there if there were any.
+	CompletionDetails *completionDetails `json:"completion_tokens_details,omitempty"`
 }
 
 // completionDetails counts guesses at next tokens, OpenAI's predictions.

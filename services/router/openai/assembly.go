@@ -254,11 +254,11 @@ func (a *assembly) usage() *usage {
 		}
 		u.Completion += p.count
 		if p.drafts > 0 {
-			if u.Guesses == nil {
-				u.Guesses = new(completionDetails)
+			if u.CompletionDetails == nil {
+				u.CompletionDetails = new(completionDetails)
 			}
-			u.Guesses.Accepted += p.accepted
-			u.Guesses.Rejected += p.drafts - p.accepted
+			u.CompletionDetails.Accepted += p.accepted
+			u.CompletionDetails.Rejected += p.drafts - p.accepted
 		}
 	}
 	u.Total = u.Prompt + u.Completion

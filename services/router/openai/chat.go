@@ -9,6 +9,7 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/sampler"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
@@ -37,7 +38,7 @@ func parseChat(f *fields) (*parsedRequest, error) {
 // chatLogprobs reads logprobs and top_logprobs.
 func chatLogprobs(f *fields, c *parsedRequest, q *inferencev1.GenerateRequest) {
 	c.logprobs, _ = f.boolean("logprobs")
-	top := f.integerIn("top_logprobs", 0, maxLogprobs)
+	top := f.integerIn("top_logprobs", 0, sampler.MaxTopLogprobs)
 	switch {
 	case c.logprobs && top != nil:
 		q.Logprobs = proto.Uint32(uint32(*top))

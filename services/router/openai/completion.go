@@ -6,6 +6,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/sampler"
 )
 
 // parseCompletion translates a completion.
@@ -16,7 +18,7 @@ func parseCompletion(f *fields) (*parsedRequest, error) {
 	if suffix := f.text("suffix"); suffix != "" {
 		f.wrong(unsupported("suffix", "text after the completion is not supported; leave it out"))
 	}
-	if top := f.integerIn("logprobs", 0, maxLogprobs); top != nil {
+	if top := f.integerIn("logprobs", 0, sampler.MaxTopLogprobs); top != nil {
 		c.logprobs = true
 		q.Logprobs = proto.Uint32(uint32(*top))
 	}

@@ -16,7 +16,7 @@ const anyOrigin = "*"
 
 // corsRead are the headers that pages may read, beside those that browsers always allow.
 var corsRead = strings.Join([]string{
-	"X-Request-Id", secretHeader, ignoredHeader, "Openai-Processing-Ms", "Retry-After", "Retry-After-Ms",
+	"X-Request-Id", headerSecret, headerIgnored, "Openai-Processing-Ms", "Retry-After", "Retry-After-Ms",
 	"X-Ratelimit-Limit-Requests", "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Remaining-Tokens",
 	"X-Ratelimit-Reset-Requests", "X-Ratelimit-Reset-Tokens",
 }, ", ")
@@ -53,8 +53,8 @@ func (h *Handler) allowPage(w http.ResponseWriter, r *http.Request) (preflight b
 		return false
 	}
 	header.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE")
-	header.Add("Vary", headerAsked)
-	if asked := strings.Join(r.Header.Values(headerAsked), ","); headerNames.MatchString(asked) {
+	header.Add("Vary", headerRequestHeaders)
+	if asked := strings.Join(r.Header.Values(headerRequestHeaders), ","); headerNames.MatchString(asked) {
 		header.Set("Access-Control-Allow-Headers", asked)
 	}
 	header.Set("Access-Control-Max-Age", "600")
@@ -62,9 +62,9 @@ func (h *Handler) allowPage(w http.ResponseWriter, r *http.Request) (preflight b
 	return true
 }
 
-// headerAsked names the headers that a page wants to send. An allowed page may send any: OpenAI's
+// headerRequestHeaders names the headers that a page wants to send. An allowed page may send any: OpenAI's
 // library for JavaScript sends a dozen of its own.
-const headerAsked = "Access-Control-Request-Headers"
+const headerRequestHeaders = "Access-Control-Request-Headers"
 
 // headerNames matches names of headers (RFC 9110, section 5.6.2), at most 1,000 bytes of them.
 var headerNames = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z, ]{1,1000}$")

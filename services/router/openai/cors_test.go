@@ -33,7 +33,7 @@ func TestPagesOfOtherOrigins(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := &fake{words: []string{"a"}}
-			h, err := openai.New(openai.Config{Backend: f, Origins: c.allowed})
+			h, err := build(f, openai.Config{Origins: c.allowed})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -60,7 +60,7 @@ func TestPagesOfOtherOrigins(t *testing.T) {
 
 // A page that may call sends the headers that it likes: OpenAI's library has many of its own.
 func TestPreflight(t *testing.T) {
-	h, err := openai.New(openai.Config{Backend: &fake{}, Origins: []string{"https://app.example.com"}})
+	h, err := build(&fake{}, openai.Config{Origins: []string{"https://app.example.com"}})
 	if err != nil {
 		t.Fatal(err)
 	}

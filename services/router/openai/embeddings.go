@@ -15,9 +15,6 @@ import (
 	"github.com/tandem-serving/tandem/services/router/serving"
 )
 
-// maxInputs is how many texts a request may embed, as OpenAI has it.
-const maxInputs = 2048
-
 // embedding is what a request for embeddings says beside its inputs.
 type embedding struct {
 	base64     bool
@@ -46,7 +43,7 @@ func parseEmbeddings(f *fields) (*parsedRequest, error) {
 		c.embedding.dimensions = int(*d)
 	}
 	f.notSupported("is not supported in this version; leave it out", "truncate_prompt_tokens", "messages")
-	if c.choices = prompts(f, q, "input", maxInputs); f.bad != nil {
+	if c.choices = prompts(f, q, "input", serving.MaxInputs); f.bad != nil {
 		return nil, f.bad
 	}
 	return c, nil
@@ -80,14 +77,14 @@ func (h *Handler) embed(e *exchange) error {
 		return err
 	}
 	c := a.parsed
-	if d := c.embedding.dimensions; d > 0 {
-		if err := h.dimensions(c.choices[0].GetModel(), d); err != nil {
+	first := c.choices[0]
+	if m, err := h.config.Catalog.Model(first.GetModel()); err == nil { // else the backend says that there is none
+		if err := checkDimensions(m, c.embedding.dimensions); err != nil {
 			return err
 		}
-	}
-	first := c.choices[0]
-	if err := h.takeVectors(memory, first.GetModel(), len(c.choices)); err != nil {
-		return err
+		if err := h.takeVectors(memory, m, len(c.choices)); err != nil {
+			return err
+		}
 	}
 	q := &inferencev1.EmbedRequest{Model: first.GetModel(), NoSpecialTokens: first.GetNoSpecialTokens(), Priority: first.GetPriority(), Slo: first.GetSlo()}
 	for _, choice := range c.choices {
@@ -121,13 +118,8 @@ func (h *Handler) embed(e *exchange) error {
 // numberBytes is about what a number of a vector takes until it is written: as such and as JSON.
 const numberBytes = 32
 
-// takeVectors takes the memory for so many vectors, before they are computed. Who asks for a model
-// that there is not is told so by the backend.
-func (h *Handler) takeVectors(memory *memoryShare, model string, vectors int) error {
-	m, err := h.backend.Model(model)
-	if err != nil {
-		return nil
-	}
+// takeVectors takes the memory for so many vectors of a model, before they are computed.
+func (h *Handler) takeVectors(memory *memoryShare, m *inferencev1.Model, vectors int) error {
 	each := max(numberBytes*int64(m.GetHiddenSize()), 1)
 	if most := h.mostOfOne() / each; int64(vectors) > most {
 		return invalid("input", fmt.Sprintf("%d embeddings of %d numbers each do not fit into this server's memory for answers: send at most %d texts at a time", vectors, m.GetHiddenSize(), most))
@@ -138,14 +130,10 @@ func (h *Handler) takeVectors(memory *memoryShare, model string, vectors int) er
 	return nil
 }
 
-// dimensions refuses a length that is not that of a model's vectors: a part of one means nothing
-// in a model that was not trained for it.
-func (h *Handler) dimensions(model string, wanted int) error {
-	m, err := h.backend.Model(model)
-	if err != nil {
-		return err
-	}
-	if have := int(m.GetHiddenSize()); wanted != have {
+// checkDimensions refuses a length, unless it is 0 or that of a model's vectors: a part of one means
+// nothing in a model that was not trained for it.
+func checkDimensions(m *inferencev1.Model, wanted int) error {
+	if have := int(m.GetHiddenSize()); wanted > 0 && wanted != have {
 		return unsupported("dimensions", fmt.Sprintf("%d is not supported: embeddings of %s have %d; leave it out", wanted, m.GetName(), have))
 	}
 	return nil

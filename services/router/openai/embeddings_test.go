@@ -132,7 +132,7 @@ func TestOpenAPIHasTheFieldsOfEmbeddings(t *testing.T) {
 // Vectors take of the memory for answers, which bounds how many a request may ask for.
 func TestEmbeddingsNeedMemory(t *testing.T) {
 	f := &fake{}
-	h, err := openai.New(openai.Config{Backend: f, MaxHeldBytes: 4 << 10})
+	h, err := build(f, openai.Config{MaxHeldBytes: 4 << 10})
 	if err != nil {
 		t.Fatal(err)
 	}

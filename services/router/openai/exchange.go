@@ -45,11 +45,11 @@ func marshal(value any) ([]byte, error) {
 	return bytes.TrimSuffix(out.Bytes(), []byte{'\n'}), nil
 }
 
-// secretHeader returns the secret that proves who made the request.
-const secretHeader = "X-Tandem-Secret"
+// headerSecret returns the secret that proves who made the request.
+const headerSecret = "X-Tandem-Secret"
 
-// ignoredHeader lists the members of the request that were ignored.
-const ignoredHeader = "X-Tandem-Ignored"
+// headerIgnored lists the members of the request that were ignored.
+const headerIgnored = "X-Tandem-Ignored"
 
 // begin sends the headers, and moves the write deadline.
 func (e *exchange) begin(status int, contentType string) error {
@@ -61,12 +61,12 @@ func (e *exchange) begin(status int, contentType string) error {
 	header.Set("Content-Type", contentType)
 	header.Set(api.HeaderRequestID, e.id)
 	if e.secret != "" {
-		header.Set(secretHeader, e.secret)
+		header.Set(headerSecret, e.secret)
 	}
 	if e.ignored != nil && len(*e.ignored) > 0 {
-		header.Set(ignoredHeader, e.ignored.String())
+		header.Set(headerIgnored, e.ignored.String())
 	}
-	e.limits.Tell(e.request.Context(), header)
+	e.limits.SetHeaders(e.request.Context(), header)
 	header.Set("Openai-Processing-Ms", strconv.FormatInt(time.Since(e.arrived).Milliseconds(), 10))
 	header.Set("X-Content-Type-Options", "nosniff")
 	e.writer.WriteHeader(status)
@@ -155,12 +155,6 @@ func (e *exchange) open() error {
 	return e.flush()
 }
 
-// event sends one event of a stream.
-func (e *exchange) event(data []byte) error {
-	line := make([]byte, 0, len(data)+8)
-	return e.line(append(append(append(line, "data: "...), data...), "\n\n"...))
-}
-
 // line sends one encoded event of a stream.
 func (e *exchange) line(line []byte) error {
 	if err := e.open(); err != nil {
@@ -235,7 +229,7 @@ func (e *exchange) fail(err error) {
 		_ = e.lastWords(e.failed)
 	case e.events:
 		if body, err := marshal(e.failed.body()); err == nil {
-			_ = e.event(body) // if this fails, the client is gone too
+			_ = e.line(append(append([]byte("data: "), body...), "\n\n"...)) // if this fails, the client is gone too
 		}
 	}
 }

@@ -38,7 +38,7 @@ type fake struct {
 	panics   bool   // instead of admitting
 	renames  bool   // every id is taken
 	most     int    // answers at a time; 0: 64
-	// Guesses at next tokens, of which accepted were right.
+	// CompletionDetails at next tokens, of which accepted were right.
 	drafts, accepted uint32
 
 	// Not nil: tokens are sent at once, from another goroutine, if they can be; it is closed when
@@ -205,6 +205,9 @@ func (f *fake) Embed(_ context.Context, from serving.Caller, q *inferencev1.Embe
 	if f.refuse != nil {
 		return nil, f.refuse
 	}
+	if _, err := f.Model(q.GetModel()); err != nil {
+		return nil, err
+	}
 	r := &inferencev1.EmbedResponse{Model: "real"}
 	for i, input := range q.GetInputs() {
 		n := len(input.GetText()) + len(input.GetTokenIds().GetIds())
@@ -236,9 +239,22 @@ func (f *fake) only(t *testing.T) *inferencev1.GenerateRequest {
 	return f.asked[0]
 }
 
-func handler(t testing.TB, backend openai.Backend) *openai.Handler {
+// served is all that a handler needs.
+type served interface {
+	openai.Backend
+	openai.Catalog
+	MaxAnswers() int
+}
+
+// build makes a handler with what config says else.
+func build(backend served, config openai.Config) (*openai.Handler, error) {
+	config.Backend, config.Catalog, config.MaxAnswers = backend, backend, backend.MaxAnswers
+	return openai.New(config)
+}
+
+func handler(t testing.TB, backend served) *openai.Handler {
 	t.Helper()
-	h, err := openai.New(openai.Config{Backend: backend})
+	h, err := build(backend, openai.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +262,7 @@ func handler(t testing.TB, backend openai.Backend) *openai.Handler {
 }
 
 // ask sends one request straight to the handler.
-func ask(t testing.TB, backend openai.Backend, method, path, body string) *httptest.ResponseRecorder {
+func ask(t testing.TB, backend served, method, path, body string) *httptest.ResponseRecorder {
 	t.Helper()
 	q := httptest.NewRequest(method, path, strings.NewReader(body))
 	q.Header.Set("X-Request-Id", "id-1")

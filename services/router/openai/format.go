@@ -8,6 +8,7 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/grammar"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
@@ -138,6 +139,6 @@ func guided(f *fields, name, kind string) *inferencev1.StructuredOutput {
 		return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Grammar{Grammar: f.text(name)}}
 	}
 	return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Choice{Choice: &inferencev1.Choice{
-		Texts: f.texts(name, "an array of strings", maxChoiceTexts),
+		Texts: f.texts(name, "an array of strings", grammar.MaxChoices),
 	}}}
 }

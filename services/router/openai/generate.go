@@ -57,9 +57,9 @@ func (h *Handler) stream(a *assembly) error {
 // assembly reads what is asked for.
 func (h *Handler) assembly(e *exchange, k *kind, memory *memoryShare) (*assembly, error) {
 	// Before the body is read.
-	over := func(ctx context.Context) error { return e.limits.Over(ctx, quota.Need{}, "") }
+	over := func(ctx context.Context) error { return e.limits.Check(ctx, quota.Need{}, "") }
 	if e.request.Header.Get(headerLastEventID) != "" && (k == h.chats || k == h.completions) { // the others cannot be resumed
-		over = e.limits.MayResume
+		over = e.limits.CheckResume
 	}
 	if err := over(e.request.Context()); err != nil {
 		return nil, err

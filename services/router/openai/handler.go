@@ -39,8 +39,10 @@ type Backend interface {
 	Fits(ctx context.Context, q *inferencev1.GenerateRequest) bool
 	// Plan checks a request as Generate does, but does not serve it.
 	Plan(ctx context.Context, q *inferencev1.GenerateRequest) (Plan, error)
-	// MaxAnswers is the largest number of requests of this API at a time.
-	MaxAnswers() int
+}
+
+// Catalog knows the models. Its methods are safe for concurrent use; errors are gRPC statuses.
+type Catalog interface {
 	// Models returns the models that requests may name, sorted by name.
 	Models() []*inferencev1.Model
 	// Model finds a model by its name or an alias.
@@ -64,9 +66,12 @@ type Plan struct {
 	RequestID string
 }
 
-// Config configures a Handler. Backend is required.
+// Config configures a Handler. Backend, Catalog and MaxAnswers are required.
 type Config struct {
 	Backend Backend
+	Catalog Catalog
+	// MaxAnswers is the largest number of requests of this API at a time; safe for concurrent use.
+	MaxAnswers func() int
 	// Authenticate checks the value of an Authorization header and puts the caller into the
 	// context. Its error is a gRPC status. Nil: anyone may call.
 	Authenticate func(ctx context.Context, authorization string) (context.Context, error)
@@ -93,13 +98,13 @@ type Config struct {
 // Limits are the limits of callers. Config.Authenticate has put the caller into the context. Its
 // methods are safe for concurrent use.
 type Limits interface {
-	// Tell sets the headers that say how much is left.
-	Tell(ctx context.Context, header http.Header)
-	// Over returns a gRPC status if a call that needs so much would be refused now. The field is
+	// SetHeaders sets the headers that say how much is left.
+	SetHeaders(ctx context.Context, header http.Header)
+	// Check returns a gRPC status if a call that needs so much would be refused now. The field is
 	// the one that asks for so much.
-	Over(ctx context.Context, need quota.Need, field string) error
-	// MayResume returns a gRPC status if nothing would be resumed now, whatever it is.
-	MayResume(ctx context.Context) error
+	Check(ctx context.Context, need quota.Need, field string) error
+	// CheckResume returns a gRPC status if nothing would be resumed now, whatever it is.
+	CheckResume(ctx context.Context) error
 	// Count counts a request that does not reach the backend.
 	Count(ctx context.Context)
 }
@@ -107,10 +112,10 @@ type Limits interface {
 // unlimited are no limits.
 type unlimited struct{}
 
-func (unlimited) Tell(context.Context, http.Header)              {}
-func (unlimited) Over(context.Context, quota.Need, string) error { return nil }
-func (unlimited) MayResume(context.Context) error                { return nil }
-func (unlimited) Count(context.Context)                          {}
+func (unlimited) SetHeaders(context.Context, http.Header)         {}
+func (unlimited) Check(context.Context, quota.Need, string) error { return nil }
+func (unlimited) CheckResume(context.Context) error               { return nil }
+func (unlimited) Count(context.Context)                           {}
 
 // Defaults of Config.
 const (
@@ -135,8 +140,8 @@ type Handler struct {
 
 // New returns a Handler.
 func New(config Config) (*Handler, error) {
-	if config.Backend == nil {
-		return nil, errors.New("openai: no backend is given")
+	if config.Backend == nil || config.Catalog == nil || config.MaxAnswers == nil {
+		return nil, errors.New("openai: give a backend, a catalog and the most answers")
 	}
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
@@ -312,14 +317,14 @@ func (h *Handler) ended(ctx context.Context, e *exchange, method, route string) 
 
 func (h *Handler) listModels(e *exchange) error {
 	list := modelList{Object: "list", Data: []modelObject{}}
-	for _, m := range h.backend.Models() {
+	for _, m := range h.config.Catalog.Models() {
 		list.Data = append(list.Data, h.object(m, m.GetName()))
 	}
 	return e.reply(http.StatusOK, list)
 }
 
 func (h *Handler) getModel(e *exchange, name string) error {
-	m, err := h.backend.Model(name)
+	m, err := h.config.Catalog.Model(name)
 	if err != nil {
 		return err
 	}

@@ -15,22 +15,15 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/sampler"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
+	"github.com/tandem-serving/tandem/services/router/preprocess"
 )
 
-// Bounds of requests, beside those of the Backend.
+// Bounds of requests, beside those of the Backend, which are checked here too before a long list is read.
 const (
-	maxN        = 128 // answers to one prompt
-	maxChoices  = 128 // answers to all prompts of a request together
-	maxLogprobs = 20
-)
-
-// Bounds of the Backend that are checked here too, before a long list is read.
-const (
-	maxStops       = 16
-	maxStopTokens  = 64
-	maxBiases      = 1024
-	maxChoiceTexts = 1024
+	maxN       = 128 // answers to one prompt
+	maxChoices = 128 // answers to all prompts of a request together
 )
 
 // parsedRequest is a request that was translated: one GenerateRequest for each answer.
@@ -88,7 +81,7 @@ var ofGRPC = []string{"slo", "sampling", "token_ids", "no_special_tokens"}
 func (c *parsedRequest) common(f *fields) *inferencev1.GenerateRequest {
 	q := &inferencev1.GenerateRequest{Model: f.text("model"), CacheSalt: f.text("cache_salt"), Sampling: sampling(f)}
 	q.Stop = stops(f)
-	if raw, _ := f.raw("stop_token_ids"); f.within("stop_token_ids", raw, maxStopTokens) {
+	if raw, _ := f.raw("stop_token_ids"); f.within("stop_token_ids", raw, preprocess.MaxStopTokens) {
 		f.numbers("stop_token_ids", &q.StopTokenIds, "an array of token ids")
 	}
 	q.IgnoreEos, _ = f.boolean("ignore_eos")
@@ -113,7 +106,7 @@ func (c *parsedRequest) common(f *fields) *inferencev1.GenerateRequest {
 	}
 	if c.response != nil {
 		f.notSupported("is not supported in responses; leave it out", "prompt_logprobs")
-	} else if top := f.integerIn("prompt_logprobs", 0, maxLogprobs); top != nil {
+	} else if top := f.integerIn("prompt_logprobs", 0, sampler.MaxTopLogprobs); top != nil {
 		c.promptTop = proto.Uint32(uint32(*top))
 		q.PromptLogprobs = c.promptTop
 		if c.stream {
@@ -251,8 +244,8 @@ func biases(f *fields) map[uint32]float32 {
 			f.wrong(invalid("logit_bias", fmt.Sprintf("%q is not a token id", clienterr.Shorten(name))))
 			return nil
 		}
-		if out[uint32(id)] = *bias; len(out) > maxBiases {
-			f.wrong(invalid("logit_bias", fmt.Sprintf("has more than %d tokens", maxBiases)))
+		if out[uint32(id)] = *bias; len(out) > sampler.MaxLogitBiases {
+			f.wrong(invalid("logit_bias", fmt.Sprintf("has more than %d tokens", sampler.MaxLogitBiases)))
 			return nil
 		}
 	}
@@ -271,7 +264,7 @@ func stops(f *fields) []string {
 	if raw[0] == '"' {
 		return []string{f.text("stop")}
 	}
-	return f.texts("stop", "a string or an array of strings", maxStops)
+	return f.texts("stop", "a string or an array of strings", preprocess.MaxStops)
 }
 
 // texts reads an array of strings, at most so many.

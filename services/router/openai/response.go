@@ -11,6 +11,7 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/sampler"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
@@ -120,7 +121,7 @@ func (r *response) logprobs(f *fields, c *parsedRequest, q *inferencev1.Generate
 			}
 		}
 	}
-	top := f.integerIn("top_logprobs", 0, maxLogprobs)
+	top := f.integerIn("top_logprobs", 0, sampler.MaxTopLogprobs)
 	if top != nil {
 		r.top = *top
 	}

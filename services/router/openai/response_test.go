@@ -372,7 +372,7 @@ func TestInputTokens(t *testing.T) {
 // An answer that does not fit into the memory for answers fails, also in the middle of a stream,
 // whose end would have all of it.
 func TestResponsesNeedMemory(t *testing.T) {
-	h, err := openai.New(openai.Config{Backend: &fake{words: []string{"a", strings.Repeat("x", 1<<16)}}, MaxHeldBytes: 1 << 16})
+	h, err := build(&fake{words: []string{"a", strings.Repeat("x", 1<<16)}}, openai.Config{MaxHeldBytes: 1 << 16})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -71,9 +71,9 @@ const leastSecret = 32
 
 // secretOf is the secret that a client has, or chooses, for a request; "": none.
 func secretOf(header http.Header) (string, error) {
-	secret := header.Get(secretHeader)
+	secret := header.Get(headerSecret)
 	if secret != "" && (len(secret) < leastSecret || !rpc.ValidRequestID(secret)) {
-		return "", invalid(secretHeader, fmt.Sprintf("has to be %d to 128 printable characters, drawn at random", leastSecret))
+		return "", invalid(headerSecret, fmt.Sprintf("has to be %d to 128 printable characters, drawn at random", leastSecret))
 	}
 	return secret, nil
 }

@@ -199,7 +199,7 @@ func TestResumedStreamThatIsTooLarge(t *testing.T) {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
 	f.scores = slices.Repeat([]*inferencev1.TokenLogprobs{score}, 200)
-	h, err := openai.New(openai.Config{Backend: f, MaxHeldBytes: 32 << 10})
+	h, err := build(f, openai.Config{MaxHeldBytes: 32 << 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,10 +215,10 @@ func TestResumedStreamThatIsTooLarge(t *testing.T) {
 // overLimit is the limit of a tenant that has used it up, and may still resume.
 type overLimit struct{}
 
-func (overLimit) Tell(context.Context, http.Header) {}
-func (overLimit) MayResume(context.Context) error   { return nil }
-func (overLimit) Count(context.Context)             {}
-func (overLimit) Over(context.Context, quota.Need, string) error {
+func (overLimit) SetHeaders(context.Context, http.Header) {}
+func (overLimit) CheckResume(context.Context) error       { return nil }
+func (overLimit) Count(context.Context)                   {}
+func (overLimit) Check(context.Context, quota.Need, string) error {
 	return rpc.Error(codes.ResourceExhausted, "TENANT_QUOTA", "used up", time.Second)
 }
 
@@ -226,8 +226,8 @@ func (overLimit) Over(context.Context, quota.Need, string) error {
 func TestOverTheLimitOnlyStreamsAreResumed(t *testing.T) {
 	f := &fake{words: []string{"a"}}
 	ask(t, f, http.MethodPost, chats, `{`+hi+`,"stream":true}`)
-	h, err := openai.New(openai.Config{
-		Backend: f, Limits: overLimit{}, Authenticate: func(ctx context.Context, _ string) (context.Context, error) { return ctx, nil },
+	h, err := build(f, openai.Config{
+		Limits: overLimit{}, Authenticate: func(ctx context.Context, _ string) (context.Context, error) { return ctx, nil },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -49,7 +49,7 @@ func (a *assembly) serve(to receive, call func(receive) error) error {
 // generated is run without what is common to all that the backend serves.
 func (h *Handler) generated(a *assembly, to receive, now func(*inferencev1.GenerateEvent) bool) error {
 	e, c := a.exchange, a.parsed
-	if most := h.backend.MaxAnswers(); len(c.choices) > most {
+	if most := h.config.MaxAnswers(); len(c.choices) > most {
 		return tooMany(c, most)
 	}
 	c.secret = cmp.Or(c.secret, rpc.NewID())
@@ -98,13 +98,13 @@ func (h *Handler) prepareSeveral(a *assembly) (id string, err error) {
 	case computes:
 		need.AtOnce = need.Requests
 	}
-	if err := e.limits.Over(ctx, need, manyBy(c)); err != nil {
+	if err := e.limits.Check(ctx, need, manyBy(c)); err != nil {
 		return "", err
 	}
 	if id, need.Tokens, err = h.prepare(a); err != nil || !computes {
 		return id, err
 	}
-	return id, e.limits.Over(ctx, need, manyBy(c))
+	return id, e.limits.Check(ctx, need, manyBy(c))
 }
 
 // several generates several answers. Answers to one prompt share it.
@@ -118,7 +118,7 @@ func (h *Handler) several(a *assembly, to receive) error {
 	defer cancel(nil)
 	r := &several{
 		handler: h, exchange: e, parsed: c,
-		events: make(chan numbered), failures: make(chan error, len(c.choices)), admitted: make(chan struct{}),
+		events: make(chan indexedEvent), failures: make(chan error, len(c.choices)), admitted: make(chan struct{}),
 	}
 	var wait sync.WaitGroup
 	var sharing serving.Sharing
@@ -204,11 +204,7 @@ func suffixed(id string, index int) string {
 	if index == 0 {
 		return id
 	}
-	suffix := "/" + strconv.Itoa(index)
-	if long := id + suffix; rpc.ValidRequestID(long) {
-		return long
-	}
-	return id[:len(id)-len(suffix)] + suffix
+	return rpc.Suffixed(id, "/"+strconv.Itoa(index))
 }
 
 // several are the answers of a request, each made by its own goroutine.
@@ -216,12 +212,13 @@ type several struct {
 	handler  *Handler
 	exchange *exchange
 	parsed   *parsedRequest
-	events   chan numbered
+	events   chan indexedEvent
 	failures chan error    // one from each answer at its end; nil if it went well
 	admitted chan struct{} // closed when all answers are admitted
 }
 
-type numbered struct {
+// indexedEvent is an event of one of the answers.
+type indexedEvent struct {
 	index int
 	event *inferencev1.GenerateEvent
 }
@@ -237,7 +234,7 @@ func (r *several) one(ctx context.Context, caller *serving.Caller, index int, q 
 		}()
 		return r.handler.answer(ctx, r.exchange, r.parsed, caller, q, func(event *inferencev1.GenerateEvent) error {
 			select {
-			case r.events <- numbered{index, event}:
+			case r.events <- indexedEvent{index, event}:
 			case <-ctx.Done():
 				return ctx.Err()
 			}
@@ -291,8 +288,8 @@ func (r *several) follow(count int, to receive, cancel context.CancelCauseFunc) 
 	return failed
 }
 
-// nothing answers a request for no tokens, which is checked like any other. One of several was, before
-// the others used up what their tenant may use.
+// nothing answers a request for no tokens. It checks the request like any other, unless prepare has
+// done so: the tenant's limits may be used up since.
 func (h *Handler) nothing(ctx context.Context, c *parsedRequest, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) (err error) {
 	plan, is := c.planned[q]
 	if !is {

@@ -64,7 +64,7 @@ func TestSeveralAnswersHaveSeedsAndIDsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// Guesses at next tokens are in the usage, of all answers together, if there were any.
+// CompletionDetails at next tokens are in the usage, of all answers together, if there were any.
 func TestUsageCountsGuesses(t *testing.T) {
 	for _, c := range []struct {
 		drafts, accepted uint32
@@ -150,7 +150,7 @@ func TestAnswerNamesTheIDThatCounts(t *testing.T) {
 func TestPanics(t *testing.T) {
 	for _, body := range []string{`{` + hi + `}`, `{` + hi + `,"n":2}`} {
 		var log bytes.Buffer
-		h, err := openai.New(openai.Config{Backend: &fake{panics: true}, Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+		h, err := build(&fake{panics: true}, openai.Config{Logger: slog.New(slog.NewJSONHandler(&log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -169,7 +169,7 @@ func TestPanics(t *testing.T) {
 // back when they are, or end.
 func TestHeldBytes(t *testing.T) {
 	f := &fake{words: []string{"a"}}
-	h, err := openai.New(openai.Config{Backend: f, MaxHeldBytes: 4096})
+	h, err := build(f, openai.Config{MaxHeldBytes: 4096})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func TestWholeAnswersAreHeld(t *testing.T) {
 		// With one answer the backend itself sees that its events are not taken.
 		{&fake{words: slices.Repeat([]string{"word "}, 4000)}, 32 << 10, chats, map[string]string{`{` + hi + `}`: "max_tokens"}},
 	} {
-		h, err := openai.New(openai.Config{Backend: c.backend, MaxHeldBytes: c.bytes})
+		h, err := build(c.backend, openai.Config{MaxHeldBytes: c.bytes})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -244,7 +244,7 @@ func TestWholeAnswersAreHeld(t *testing.T) {
 		}
 	}
 	// A stream that has begun ends with the error.
-	h, err := openai.New(openai.Config{Backend: &fake{scores: slices.Repeat([]*inferencev1.TokenLogprobs{score}, 200)}, MaxHeldBytes: 32 << 10})
+	h, err := build(&fake{scores: slices.Repeat([]*inferencev1.TokenLogprobs{score}, 200)}, openai.Config{MaxHeldBytes: 32 << 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +258,7 @@ func TestWholeAnswersAreHeld(t *testing.T) {
 // Where other answers take the memory, there is some later.
 func TestMemoryOfOtherAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, err := openai.New(openai.Config{Backend: &fake{words: slices.Repeat([]string{"word "}, 1000), block: true}, MaxHeldBytes: 32 << 10})
+		h, err := build(&fake{words: slices.Repeat([]string{"word "}, 1000), block: true}, openai.Config{MaxHeldBytes: 32 << 10})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -286,7 +286,7 @@ func TestMemoryOfStreamedPrompts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		score := &inferencev1.TokenLogprobs{Text: []byte("x"), Top: []*inferencev1.TokenLogprob{{}, {}}}
 		f := &fake{words: []string{"a"}, scores: slices.Repeat([]*inferencev1.TokenLogprobs{score}, 50), block: true}
-		h, err := openai.New(openai.Config{Backend: f, MaxHeldBytes: 64 << 10})
+		h, err := build(f, openai.Config{MaxHeldBytes: 64 << 10})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -334,7 +334,7 @@ func TestAnswersThatCannotFit(t *testing.T) {
 		{completions, `{"prompt":["x","y"],"echo":true,"logprobs":20,"max_tokens":1,"stream":true}`, "echo"},
 	} {
 		f := &fake{words: []string{"a"}}
-		h, err := openai.New(openai.Config{Backend: f, MaxHeldBytes: 64 << 10})
+		h, err := build(f, openai.Config{MaxHeldBytes: 64 << 10})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -355,16 +355,16 @@ type count struct {
 	requests int
 }
 
-func (c *count) Count(context.Context)                          { c.requests++ }
-func (c *count) Over(context.Context, quota.Need, string) error { return nil }
+func (c *count) Count(context.Context)                           { c.requests++ }
+func (c *count) Check(context.Context, quota.Need, string) error { return nil }
 
 // A request whose answer turns out too large was counted when it was admitted.
 func TestTooLargeAnswersCountOnce(t *testing.T) {
 	for body, want := range map[string]int{`{` + hi + `}`: 0, `{` + hi + `,"logprobs":true,"max_tokens":1000}`: 1} {
 		limits := new(count)
-		h, err := openai.New(openai.Config{
-			Backend: &fake{words: slices.Repeat([]string{"word "}, 4000), secret: "s"}, MaxHeldBytes: 32 << 10,
-			Limits: limits, Authenticate: func(ctx context.Context, _ string) (context.Context, error) { return ctx, nil },
+		h, err := build(&fake{words: slices.Repeat([]string{"word "}, 4000), secret: "s"}, openai.Config{
+			MaxHeldBytes: 32 << 10,
+			Limits:       limits, Authenticate: func(ctx context.Context, _ string) (context.Context, error) { return ctx, nil },
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -197,7 +197,7 @@ func TestRoutes(t *testing.T) {
 }
 
 func TestLongBody(t *testing.T) {
-	h, err := openai.New(openai.Config{Backend: new(fake), MaxBodyBytes: 100})
+	h, err := build(new(fake), openai.Config{MaxBodyBytes: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,7 +327,7 @@ func TestVerySlowClients(t *testing.T) {
 			t.Run(path+body, func(t *testing.T) {
 				// An answer takes three times its text until it is written.
 				f := &fake{words: []string{strings.Repeat("word ", 1<<19)}}
-				h, err := openai.New(openai.Config{Backend: f, MaxHeldBytes: 31 << 19})
+				h, err := build(f, openai.Config{MaxHeldBytes: 31 << 19})
 				if err != nil {
 					t.Fatal(err)
 				}

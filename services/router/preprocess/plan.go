@@ -24,11 +24,15 @@ import (
 	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
-// Bounds of requests, as inference.proto states them.
+// Bounds of the lists of requests, as inference.proto states them.
 const (
-	maxStops        = 16
+	MaxStops      = 16
+	MaxStopTokens = 64
+)
+
+// Other bounds, as inference.proto states them.
+const (
 	maxStopBytes    = 256
-	maxStopTokens   = 64
 	maxPriority     = 100
 	maxResumable    = 5 * time.Minute
 	maxSaltBytes    = 256
@@ -134,8 +138,8 @@ func (s *Models) Plan(ctx context.Context, arrived time.Time, q *inferencev1.Gen
 }
 
 func checkStops(stops []string) error {
-	if len(stops) > maxStops {
-		return rpc.InvalidArgument("stop", fmt.Sprintf("%d texts are more than %d", len(stops), maxStops))
+	if len(stops) > MaxStops {
+		return rpc.InvalidArgument("stop", fmt.Sprintf("%d texts are more than %d", len(stops), MaxStops))
 	}
 	for i, s := range stops {
 		field := fmt.Sprintf("stop[%d]", i)
@@ -153,8 +157,8 @@ func checkStops(stops []string) error {
 
 // stopTokensOf is the tokens that end the request, the model's own included.
 func stopTokensOf(q *inferencev1.GenerateRequest, m *Model) ([]int32, error) {
-	if n := len(q.GetStopTokenIds()); n > maxStopTokens {
-		return nil, rpc.InvalidArgument("stop_token_ids", fmt.Sprintf("%d tokens are more than %d", n, maxStopTokens))
+	if n := len(q.GetStopTokenIds()); n > MaxStopTokens {
+		return nil, rpc.InvalidArgument("stop_token_ids", fmt.Sprintf("%d tokens are more than %d", n, MaxStopTokens))
 	}
 	var out []int32
 	if !q.GetIgnoreEos() {

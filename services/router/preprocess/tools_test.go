@@ -2,6 +2,7 @@ package preprocess_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,6 +49,33 @@ func withSpecial(t *testing.T, names ...string) *tokenizer.Tokenizer {
 		t.Fatal(err)
 	}
 	return out
+}
+
+// A grammar has space for as many tools as a conversation may have, in each format of calls.
+func TestMostTools(t *testing.T) {
+	tok := withSpecial(t)
+	for _, format := range toolcalls.Names() {
+		template, err := chat.Parse("t", "{{ messages[0].content }}", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		models, err := preprocess.NewModels([]preprocess.Model{{
+			Spec: model.Spec{Name: "m", VocabSize: tok.VocabSize(), ContextTokens: 1000, EOS: []int32{1}}, Tokenizer: tok, Chat: template, ToolCallParser: format,
+		}}, preprocess.GenerationConfigNone, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for tools, want := range map[int]string{512: "", 513: "conversation.tools"} {
+			c := &inferencev1.Conversation{Messages: []*inferencev1.Message{{Role: "user", Content: "Well?"}}, ToolChoice: &inferencev1.ToolChoice{}}
+			for i := range tools {
+				c.ToolsJson = append(c.ToolsJson, fmt.Sprintf(`{"type":"function","function":{"name":"f%d"}}`, i))
+			}
+			_, err := models.Plan(t.Context(), time.Now(), &inferencev1.GenerateRequest{Input: &inferencev1.GenerateRequest_Conversation{Conversation: c}}, nil)
+			if rpc.Field(err) != want || want == "" && err != nil {
+				t.Errorf("%s: %d tools: %v", format, tools, err)
+			}
+		}
+	}
 }
 
 // Where the marks of calls are special tokens of the vocabulary, those tokens are what the

@@ -85,7 +85,8 @@ func New(config scaling.Config, self string, models []string, source Source, reg
 	return s, set.Err()
 }
 
-// TakeView updates the list of routers. One that is neither live nor of a time is from before etcd answers. Those that say that they serve none of the models do not count.
+// TakeView updates the list of routers. Those that say that they serve none of the models do not
+// count. A view that etcd has never confirmed does not make the list known.
 func (s *Sizes) TakeView(v membership.View) {
 	others := make(map[string]uint64)
 	for _, r := range v.Workers {

@@ -67,10 +67,10 @@ func (s *Requests) charge(ctx context.Context, caller *auth.Principal, mostToken
 	return nil, clienterr.Gone(ctx)
 }
 
-// Over is why a call of a caller that needs so much would be refused now, as a status: a limit of
+// Check is why a call of a caller that needs so much would be refused now, as a status: a limit of
 // its tenant is used up, or the field asks for more than that ever allows. Nothing need be spent on
 // it then.
-func (s *Requests) Over(ctx context.Context, need quota.Need, field string) error {
+func (s *Requests) Check(ctx context.Context, need quota.Need, field string) error {
 	caller := auth.FromContext(ctx)
 	if caller == nil || caller.Limits == (quota.Limits{}) {
 		return nil
@@ -99,12 +99,12 @@ const (
 	missesOver = 8
 )
 
-// MayResume is why nothing of a caller is resumed now, as a status: it asked for too much that there
+// CheckResume is why nothing of a caller is resumed now, as a status: it asked for too much that there
 // is not. Its limits are no reason: what is resumed was counted when it began.
-func (s *Requests) MayResume(ctx context.Context) error { return s.past(ctx, missesOver) }
+func (s *Requests) CheckResume(ctx context.Context) error { return s.past(ctx, missesOver) }
 
-// MayCall is why a call of a caller that takes no tokens would be refused now, as a status.
-func (s *Requests) MayCall(ctx context.Context) error { return s.past(ctx, 0) }
+// CheckCall is why a call of a caller that takes no tokens would be refused now, as a status.
+func (s *Requests) CheckCall(ctx context.Context) error { return s.past(ctx, 0) }
 
 func (s *Requests) past(ctx context.Context, over int64) error {
 	caller := auth.FromContext(ctx)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -22,9 +23,9 @@ import (
 )
 
 const (
-	// maxInputs is how many texts one call may embed, and inputsAtOnce how many of them are
-	// requests at a time.
-	maxInputs    = 2048
+	// MaxInputs is how many texts one call may embed, as OpenAI has it, and inputsAtOnce how many of
+	// them are requests at a time.
+	MaxInputs    = 2048
 	inputsAtOnce = 8
 )
 
@@ -33,8 +34,8 @@ const (
 // then.
 func (s *Requests) Embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequest) (*inferencev1.EmbedResponse, error) {
 	inputs := q.GetInputs()
-	if n := len(inputs); n == 0 || n > maxInputs {
-		return nil, rpc.InvalidArgument("inputs", fmt.Sprintf("has %d texts: give 1 to %d", n, maxInputs))
+	if n := len(inputs); n == 0 || n > MaxInputs {
+		return nil, rpc.InvalidArgument("inputs", fmt.Sprintf("has %d texts: give 1 to %d", n, MaxInputs))
 	}
 	atOnce := min(inputsAtOnce, len(inputs), max(s.deps.Dispatcher.TenantLimit(), 1))
 	if caller := auth.FromContext(ctx); caller != nil {
@@ -42,7 +43,7 @@ func (s *Requests) Embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequ
 			atOnce = min(atOnce, int(caller.Limits.Concurrency))
 		}
 		need := quota.Need{Requests: int64(len(inputs)), AtOnce: int64(atOnce)}
-		if err := s.Over(ctx, need, "inputs"); err != nil {
+		if err := s.Check(ctx, need, "inputs"); err != nil {
 			return nil, err
 		}
 		if caller.Limits.TokensPerMinute > 0 {
@@ -102,7 +103,7 @@ func (s *Requests) tokenized(ctx context.Context, q *inferencev1.EmbedRequest, n
 			return nil, atInput(i, err)
 		}
 		need.Tokens += int64(len(p.Tokens)) + 1
-		if err := s.Over(ctx, need, "inputs"); err != nil {
+		if err := s.Check(ctx, need, "inputs"); err != nil {
 			return nil, err
 		}
 		out[i] = &inferencev1.EmbedInput{Input: &inferencev1.EmbedInput_TokenIds{TokenIds: &inferencev1.TokenIds{Ids: preprocess.IDs(p.Tokens)}}}
@@ -150,7 +151,7 @@ func (s *Requests) embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequ
 // numbered is a context with the request's id of its i-th input.
 func numbered(ctx context.Context, i int) context.Context {
 	if id := rpc.RequestID(ctx); id != "" && i > 0 {
-		return rpc.WithRequestID(ctx, fmt.Sprintf("%s/%d", id, i))
+		return rpc.WithRequestID(ctx, rpc.Suffixed(id, "/"+strconv.Itoa(i)))
 	}
 	return ctx
 }

@@ -25,11 +25,7 @@ func (s *Requests) freeID(owner, id string) string {
 		if s.byID[requestName{owner, free}] == nil && !s.deps.Records.Has(owner, free) {
 			return free
 		}
-		suffix := "-" + rpc.NewID()[:8]
-		free = id + suffix
-		if !rpc.ValidRequestID(free) { // too long
-			free = id[:len(id)-len(suffix)] + suffix
-		}
+		free = rpc.Suffixed(id, "-"+rpc.NewID()[:8])
 	}
 }
 

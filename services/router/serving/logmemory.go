@@ -18,7 +18,8 @@ import (
 )
 
 // logMemory counts the memory of all event logs: of those that are being read, and of those that are
-// kept for readers that may come back. Its mu is never held with a log's.
+// kept for readers that may come back. Nobody holds mu and the lock of a log
+// at the same time.
 type logMemory struct {
 	mostPerLog, mostUnread int64
 	cutOff                 *prometheus.CounterVec // by the limit that was full: request, all

@@ -203,7 +203,7 @@ func (s *Requests) plan(ctx context.Context, arrived time.Time, q *inferencev1.G
 	if s.stops() {
 		return nil, clienterr.ShuttingDown()
 	}
-	if err := s.Over(ctx, quota.Need{}, ""); err != nil {
+	if err := s.Check(ctx, quota.Need{}, ""); err != nil {
 		return nil, err
 	}
 	return s.deps.Models.Plan(ctx, arrived, q, rendered)
