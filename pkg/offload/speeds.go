@@ -72,9 +72,8 @@ func (s *speeds) avoidedUntil(store string, with operation) time.Time {
 
 // fetched takes in that a fetch of so many bytes took so long.
 func (s *speeds) fetched(store string, bytes uint64, took time.Duration, now time.Time) {
-	known := s.get(store, now)
-	known.avoided[fetching] = avoided{}
-	known.measure(bytes, took, now)
+	s.note(store, fetching, Outcome{}, now)
+	s.get(store, now).measure(bytes, took, now)
 }
 
 // tooSlow takes in that so many bytes would have taken longer than they were

@@ -60,7 +60,8 @@ type conn struct {
 	mu   sync.Mutex
 	rest []byte // what the operating system did not take at once
 
-	// whole is what sendNow has kept whole, not encrypted: the chunks of a token. Those that call it, kept and flush own it.
+	// whole is what sendNow has kept whole, not encrypted: the chunks of a token. Those that call it,
+	// kept and flush own it. A stream that begins drops what one before it has left.
 	whole []byte
 }
 
