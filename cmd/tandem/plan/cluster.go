@@ -6,7 +6,7 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/virtual"
+	"github.com/tandem-serving/tandem/cmd/tandem/simulatedtarget"
 	"github.com/tandem-serving/tandem/loadtest/drive"
 	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/pkg/worker"
@@ -82,14 +82,14 @@ func (p pools) workers(size Size) []*simulate.Worker {
 
 // cluster is workers of a size with the load of a question.
 type cluster struct {
-	virtual.Server
+	simulatedtarget.Server
 	question *Question
 	pools    pools
 	size     Size
 }
 
 func (p *planner) cluster(size Size) cluster {
-	return cluster{virtual.Server{Scenario: p.question.Cluster, Address: size.String()}, p.question, p.pools, size}
+	return cluster{simulatedtarget.Server{Scenario: p.question.Cluster, Address: size.String()}, p.question, p.pools, size}
 }
 
 // Drive is a run on a cluster of its own.

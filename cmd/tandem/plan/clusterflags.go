@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/virtual"
+	"github.com/tandem-serving/tandem/cmd/tandem/simulatedtarget"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -122,7 +122,7 @@ func (c *ClusterFlags) text(bundled func() (string, error)) (string, error) {
 		}
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "model: %q\ntraffic: {}\nrouter: {tenant-max-requests: %d}\n", name, virtual.ManyRequests)
+	fmt.Fprintf(&b, "model: %q\ntraffic: {}\nrouter: {tenant-max-requests: %d}\n", name, simulatedtarget.ManyRequests)
 	if c.set.Changed("block-tokens") {
 		fmt.Fprintf(&b, "block-tokens: %s\n", c.set.Lookup("block-tokens").Value)
 	}

@@ -10,7 +10,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
-	"github.com/tandem-serving/tandem/cmd/tandem/virtual"
+	"github.com/tandem-serving/tandem/cmd/tandem/simulatedtarget"
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/drive"
 	"github.com/tandem-serving/tandem/loadtest/record"
@@ -30,7 +30,7 @@ type VirtualPlan struct {
 // New makes it.
 func (p VirtualPlan) New() (Virtual, error) {
 	var text strings.Builder
-	fmt.Fprintf(&text, "model: %q\ntraffic: {rate: 1}\nrouter: {tenant-max-requests: %d}\n", p.Model, virtual.ManyRequests)
+	fmt.Fprintf(&text, "model: %q\ntraffic: {rate: 1}\nrouter: {tenant-max-requests: %d}\n", p.Model, simulatedtarget.ManyRequests)
 	if p.Profile != "" {
 		fmt.Fprintf(&text, "profile: %q\n", p.Profile)
 	}
@@ -56,12 +56,12 @@ func (p VirtualPlan) New() (Virtual, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &virtualMesh{Server: virtual.Server{Scenario: read, Address: "on virtual time"}, mode: p.Mode}, nil
+	return &virtualMesh{Server: simulatedtarget.Server{Scenario: read, Address: "on virtual time"}, mode: p.Mode}, nil
 }
 
 // virtualMesh is a cluster of a VirtualPlan.
 type virtualMesh struct {
-	virtual.Server
+	simulatedtarget.Server
 	mode  inferencev1.Mode
 	carry Bounds
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/batches"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/enginebatches"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -14,14 +14,14 @@ import (
 
 // PrefillFLOPs are those of a prompt in chunks.
 func PrefillFLOPs(spec model.Spec, prompt, chunk int) (counted, computed float64) {
-	return batches.PrefillFLOPs(spec, batches.Chunks(make([]int32, prompt), nil, chunk, true))
+	return enginebatches.PrefillFLOPs(spec, enginebatches.Chunks(make([]int32, prompt), nil, chunk, true))
 }
 
 // DecodeBytes are those of all steps of a plan.
 func DecodeBytes(spec model.Spec, p Plan) float64 {
 	config := p.Config()
 	costs := engine.NewCosts(spec, p.DType.BytesPerWeight(), float64(cpu.SliceBytes(spec, config))/float64(config.BlockTokens))
-	return batches.DecodeBytes(costs, p.Batch, p.ContextTokens, p.DecodeSteps) * float64(p.DecodeSteps)
+	return enginebatches.DecodeBytes(costs, p.Batch, p.ContextTokens, p.DecodeSteps) * float64(p.DecodeSteps)
 }
 
 // Prepare computes the contexts that decode begins with, and gives their block tables.

@@ -14,7 +14,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/batches"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/enginebatches"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -58,7 +58,7 @@ func Measure(ctx context.Context, w *cpu.Weights, p Plan, progress func(done, to
 		if now.limits, err = w.MeasureLimits(ctx, p.LimitsFor); err != nil {
 			return nil, err
 		}
-		if now.prefill, err = batches.Prefill(ctx, r.engine, r.prompt); err != nil {
+		if now.prefill, err = enginebatches.Prefill(ctx, r.engine, r.prompt); err != nil {
 			return nil, err
 		}
 		if err := r.decode(ctx, reading, &now); err != nil {
@@ -84,8 +84,8 @@ func Measure(ctx context.Context, w *cpu.Weights, p Plan, progress func(done, to
 		Plan: p, Model: w.Spec().Name, ISA: w.ISA(), Threads: w.Threads(), ChunkTokens: e.Capacity().MaxBatchTokens,
 		WeightBytes: w.Bytes(), BarrierNs: barrier,
 	}
-	result.DecodeStepBytes = batches.DecodeBytes(engine.CostsOf(e), p.Batch, p.ContextTokens, p.DecodeSteps)
-	result.PrefillFLOPs, result.PrefillFLOPsComputed = batches.PrefillFLOPs(w.Spec(), r.prompt)
+	result.DecodeStepBytes = enginebatches.DecodeBytes(engine.CostsOf(e), p.Batch, p.ContextTokens, p.DecodeSteps)
+	result.PrefillFLOPs, result.PrefillFLOPsComputed = enginebatches.PrefillFLOPs(w.Spec(), r.prompt)
 	result.sum(rounds, after)
 	return result, nil
 }
@@ -103,15 +103,15 @@ type run struct {
 	engine engine.Engine
 	plan   Plan
 	prompt []engine.Batch
-	next   *batches.Decoder
+	next   *enginebatches.Decoder
 }
 
 func newRun(e engine.Engine, p Plan) *run {
 	size, vocabulary := e.Capacity().MaxBatchTokens, e.Model().VocabSize
 	r := &run{engine: e, plan: p}
 	first := blocksFor(p.PromptTokens)
-	r.prompt = batches.Chunks(batches.Prompt(p.PromptTokens, vocabulary), kvcache.BlockRange(0, first), size, true)
-	r.next = batches.NewDecoder(e, p.Batch, first, blocksFor(p.ContextTokens+p.DecodeSteps))
+	r.prompt = enginebatches.Chunks(enginebatches.Prompt(p.PromptTokens, vocabulary), kvcache.BlockRange(0, first), size, true)
+	r.next = enginebatches.NewDecoder(e, p.Batch, first, blocksFor(p.ContextTokens+p.DecodeSteps))
 	return r
 }
 
@@ -122,7 +122,7 @@ func (r *run) prepare(ctx context.Context) error {
 	if err := r.next.Prepare(ctx, r.plan.ContextTokens, blocksFor(r.plan.ContextTokens)); err != nil {
 		return err
 	}
-	if _, err := batches.Prefill(ctx, r.engine, r.prompt); err != nil {
+	if _, err := enginebatches.Prefill(ctx, r.engine, r.prompt); err != nil {
 		return err
 	}
 	r.next.Begin(r.plan.ContextTokens)

@@ -9,7 +9,7 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/virtual"
+	"github.com/tandem-serving/tandem/cmd/tandem/simulatedtarget"
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/drive"
 	"github.com/tandem-serving/tandem/loadtest/record"
@@ -22,7 +22,7 @@ import (
 
 // trial is a cluster on virtual time with the traffic for it. Not for concurrent use.
 type trial struct {
-	virtual.Server
+	simulatedtarget.Server
 	load    loadtest.Config
 	mode    inferencev1.Mode
 	sendSLO bool

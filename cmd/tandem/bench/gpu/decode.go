@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/batches"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/enginebatches"
 	"github.com/tandem-serving/tandem/loadtest/processor"
 	"github.com/tandem-serving/tandem/pkg/engine"
 )
@@ -19,7 +19,7 @@ const warmSteps = 3
 // decoder is one batch with one context that decodes again and again.
 type decoder struct {
 	place
-	*batches.Decoder
+	*enginebatches.Decoder
 	engine engine.Engine
 	costs  engine.Costs
 }
@@ -73,7 +73,7 @@ func (d *decoder) repeat(ctx context.Context, context, count int) ([]time.Durati
 
 // bytes is what one of so many steps behind a context reads, the mean over them.
 func (d *decoder) bytes(context, count int) float64 {
-	return batches.DecodeBytes(d.costs, d.batch, context, count)
+	return enginebatches.DecodeBytes(d.costs, d.batch, context, count)
 }
 
 // short is the context that a long one is compared with, to see what attention takes; it

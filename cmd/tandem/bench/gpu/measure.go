@@ -13,7 +13,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/batches"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/enginebatches"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -60,7 +60,7 @@ func Measure(ctx context.Context, m *model.Model, p Plan, o Options) (_ *Result,
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 	made := time.Now()
-	if _, err := e.Step(ctx, batches.Chunks([]int32{1}, kvcache.BlockRange(0, 1), 1, true)[0]); err != nil {
+	if _, err := e.Step(ctx, enginebatches.Chunks([]int32{1}, kvcache.BlockRange(0, 1), 1, true)[0]); err != nil {
 		return nil, fmt.Errorf("first step: %w", err)
 	}
 	stepped := time.Now()
@@ -94,7 +94,7 @@ func Measure(ctx context.Context, m *model.Model, p Plan, o Options) (_ *Result,
 		WeightBytes: weights.Bytes(), KVBytes: int64(e.Capacity().Blocks) * int64(e.Capacity().Layout.PageBytes()), WorkspaceBytes: cuda.WorkspaceBytes(spec, config),
 		Start: Start{loaded.Sub(began).Seconds(), made.Sub(loaded).Seconds(), stepped.Sub(made).Seconds(), stepped.Sub(began).Seconds()},
 	}
-	result.Prefill.FLOPs, result.Prefill.FLOPsComputed = batches.PrefillFLOPs(spec, r.prompt)
+	result.Prefill.FLOPs, result.Prefill.FLOPsComputed = enginebatches.PrefillFLOPs(spec, r.prompt)
 	result.sum(rounds, r.decoders, readers())
 	return result, nil
 }
@@ -112,10 +112,10 @@ type run struct {
 func newRun(e engine.Engine, p Plan, meter *cuda.Meter) *run {
 	blocks := kvcache.BlockRange(0, blocksFor(p.PromptTokens))
 	r := &run{plan: p, engine: e, meter: meter}
-	r.prompt = batches.Chunks(batches.Prompt(p.PromptTokens, e.Model().VocabSize), blocks, p.ChunkTokens, true)
+	r.prompt = enginebatches.Chunks(enginebatches.Prompt(p.PromptTokens, e.Model().VocabSize), blocks, p.ChunkTokens, true)
 	places, _ := p.places()
 	for _, at := range places {
-		next := batches.NewDecoder(e, at.batch, at.first, at.each)
+		next := enginebatches.NewDecoder(e, at.batch, at.first, at.each)
 		r.decoders = append(r.decoders, &decoder{place: at, Decoder: next, engine: e, costs: engine.CostsOf(e)})
 	}
 	for range slices.Max(readers()) {
@@ -130,7 +130,7 @@ func (r *run) prepare(ctx context.Context) error {
 			return fmt.Errorf("a batch of %d behind %d tokens: %w", d.batch, d.context, err)
 		}
 	}
-	_, err := batches.Prefill(ctx, r.engine, r.prompt)
+	_, err := enginebatches.Prefill(ctx, r.engine, r.prompt)
 	return err
 }
 
@@ -138,7 +138,7 @@ func (r *run) round(ctx context.Context) (now round, err error) {
 	if now.limits, err = r.meter.Measure(ctx); err != nil {
 		return now, err
 	}
-	if now.prefill, err = batches.Prefill(ctx, r.engine, r.prompt); err != nil {
+	if now.prefill, err = enginebatches.Prefill(ctx, r.engine, r.prompt); err != nil {
 		return now, err
 	}
 	for _, d := range r.decoders {

@@ -129,7 +129,7 @@ func (b *Bench) rates(ctx context.Context, r *Result) error {
 	if b.plan.Transport == Shm {
 		transports = append(transports, Shm)
 	}
-	var contestants []contestant
+	var contenders []contender
 	var closers []func()
 	defer func() {
 		for _, closeOne := range closers {
@@ -150,7 +150,7 @@ func (b *Bench) rates(ctx context.Context, r *Result) error {
 		if err := b.movePrompts(ctx, l, lanes); err != nil { // not counted: the connection is new
 			return err
 		}
-		contestants = append(contestants, append(plain, b.ours(l, transport))...)
+		contenders = append(contenders, append(plain, b.ours(l, transport))...)
 	}
 	if b.plan.wants(FigureTLS) {
 		security, err := newSecurity(b.dir)
@@ -169,9 +169,9 @@ func (b *Bench) rates(ctx context.Context, r *Result) error {
 		if err != nil {
 			return err
 		}
-		contestants = append(contestants, b.ours(l, transportTLS), seal, open)
+		contenders = append(contenders, b.ours(l, transportTLS), seal, open)
 	}
-	rates, err := compete(ctx, contestants, b.plan.Rounds, b.said)
+	rates, err := takeTurns(ctx, contenders, b.plan.Rounds, b.said)
 	if err != nil {
 		return err
 	}

@@ -33,9 +33,9 @@ type Rate struct {
 	rounds []float64
 }
 
-// contestant is a way of moving bytes. run returns how many it moved, in which time;
+// contender is a way of moving bytes. run returns how many it moved, in which time;
 // prepare and check, which may be nil, go before it and after it, and count for nothing.
-type contestant struct {
+type contender struct {
 	name    string
 	prepare func()
 	run     func(ctx context.Context) (int64, time.Duration, error)
@@ -44,18 +44,18 @@ type contestant struct {
 	tried float64
 }
 
-// compete lets each contestant run once a round, in turns whose order alternates, so
+// takeTurns lets each contender run once a round, in turns whose order alternates, so
 // that what disturbs the machine disturbs all.
-func compete(ctx context.Context, contestants []contestant, rounds int, said Progress) ([]Rate, error) {
-	rates := make([]Rate, len(contestants))
-	cpu := make([][]float64, len(contestants))
+func takeTurns(ctx context.Context, contenders []contender, rounds int, said Progress) ([]Rate, error) {
+	rates := make([]Rate, len(contenders))
+	cpu := make([][]float64, len(contenders))
 	for round := range rounds {
-		for turn := range contestants {
+		for turn := range contenders {
 			i := turn
 			if round%2 == 1 {
-				i = len(contestants) - 1 - turn
+				i = len(contenders) - 1 - turn
 			}
-			c := contestants[i]
+			c := contenders[i]
 			if c.prepare != nil {
 				c.prepare()
 			}
@@ -79,7 +79,7 @@ func compete(ctx context.Context, contestants []contestant, rounds int, said Pro
 		}
 	}
 	for i := range rates {
-		rates[i].summarize(contestants[i].name, contestants[i].tried, cpu[i])
+		rates[i].summarize(contenders[i].name, contenders[i].tried, cpu[i])
 	}
 	return rates, nil
 }
@@ -96,12 +96,12 @@ func (r *Rate) summarize(name string, tried float64, cpu []float64) {
 // next is opened while the last is committed, as between busy workers.
 const lanes = 4
 
-// ours is a contestant that moves the KV of prompts through a link.
-func (b *Bench) ours(l *link, transport string) contestant {
+// ours is a contender that moves the KV of prompts through a link.
+func (b *Bench) ours(l *link, transport string) contender {
 	each := int64(b.plan.blocks() * b.layout.PageBytes())
 	prompts := (b.plan.Bytes + each - 1) / each
 	blocks := int(min(prompts, int64(b.prompts))) * b.plan.blocks()
-	return contestant{
+	return contender{
 		name:    "transfer " + transport,
 		prepare: func() { clear(first(b.to, blocks)) },
 		run: func(ctx context.Context) (int64, time.Duration, error) {

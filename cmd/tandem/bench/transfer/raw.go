@@ -143,10 +143,10 @@ func (m inMemory) copy(ctx context.Context, bytes int64) (took time.Duration, er
 	return time.Since(began), err
 }
 
-// plain are contestants that copy plainly: the best two of all sizes of writes, found
+// plain are contenders that copy plainly: the best two of all sizes of writes, found
 // by short tries of each, since a round of all would take most of the time. The tries
 // go round the sizes, so that what disturbs the machine disturbs all.
-func (b *Bench) plain(ctx context.Context, transport string) (best []contestant, closeAll func(), err error) {
+func (b *Bench) plain(ctx context.Context, transport string) (best []contender, closeAll func(), err error) {
 	var open []plainCopy
 	closeAll = func() {
 		for _, r := range open {
@@ -158,14 +158,14 @@ func (b *Bench) plain(ctx context.Context, transport string) (best []contestant,
 			closeAll()
 		}
 	}()
-	var all []contestant
+	var all []contender
 	for _, write := range rawWrites() {
 		r, err := b.plainCopy(ctx, transport, write)
 		if err != nil {
 			return nil, nil, err
 		}
 		open = append(open, r)
-		all = append(all, contestant{name: fmt.Sprintf("plain %s %dKiB", transport, write>>10), run: func(ctx context.Context) (int64, time.Duration, error) {
+		all = append(all, contender{name: fmt.Sprintf("plain %s %dKiB", transport, write>>10), run: func(ctx context.Context) (int64, time.Duration, error) {
 			took, err := r.copy(ctx, b.plan.Bytes)
 			return b.plan.Bytes, took, err
 		}})
@@ -182,6 +182,6 @@ func (b *Bench) plain(ctx context.Context, transport string) (best []contestant,
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b contestant) int { return cmp.Compare(b.tried, a.tried) })
+	slices.SortFunc(all, func(a, b contender) int { return cmp.Compare(b.tried, a.tried) })
 	return all[:2], closeAll, nil
 }

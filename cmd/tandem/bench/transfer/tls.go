@@ -61,9 +61,9 @@ func (s *security) client() credentials.TransportCredentials {
 // recordBytes is the payload of one record of TLS.
 const recordBytes = 16 << 10
 
-// aes are contestants that encrypt the pages and decrypt what came of it, on one core each, in
+// aes are contenders that encrypt the pages and decrypt what came of it, on one core each, in
 // records as TLS has them and with the cipher that both sides choose.
-func (b *Bench) aes() (seal, open contestant, _ error) {
+func (b *Bench) aes() (seal, open contender, _ error) {
 	block, err := aes.NewCipher(make([]byte, 16))
 	if err != nil {
 		return seal, open, err
@@ -76,8 +76,8 @@ func (b *Bench) aes() (seal, open contestant, _ error) {
 	from, bytes := b.from.Bytes(), b.plan.Bytes/recordBytes*recordBytes
 	sealed := make([]byte, 0, recordBytes+gcm.Overhead())
 	opened := make([]byte, 0, recordBytes)
-	each := func(name string, do func(record []byte) error) contestant {
-		return contestant{name: name, run: func(ctx context.Context) (int64, time.Duration, error) {
+	each := func(name string, do func(record []byte) error) contender {
+		return contender{name: name, run: func(ctx context.Context) (int64, time.Duration, error) {
 			began := time.Now()
 			for at := int64(0); at < bytes; at += recordBytes {
 				if ctx.Err() != nil {

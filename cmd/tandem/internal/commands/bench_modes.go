@@ -18,7 +18,7 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/modes"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
-	"github.com/tandem-serving/tandem/cmd/tandem/virtual"
+	"github.com/tandem-serving/tandem/cmd/tandem/simulatedtarget"
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/search"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -238,7 +238,7 @@ func (s *comparedServer) contenders(cmd *cobra.Command) ([]contenders.Contender,
 		return nil, usageError(cmd, "--profile is for the simulated engine: add --engine simulated or --virtual")
 	}
 	plan := processes.Plan{
-		Arguments: []string{"--router-tenant-max-requests", strconv.Itoa(virtual.ManyRequests), "--engine", s.engine},
+		Arguments: []string{"--router-tenant-max-requests", strconv.Itoa(simulatedtarget.ManyRequests), "--engine", s.engine},
 		Worker:    processes.Threads(s.threads), StartTimeout: meshStartTimeout,
 	}
 	if s.model != "" {

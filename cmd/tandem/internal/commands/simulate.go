@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/virtual"
+	"github.com/tandem-serving/tandem/cmd/tandem/simulatedtarget"
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/drive"
 	"github.com/tandem-serving/tandem/loadtest/record"
@@ -168,12 +168,12 @@ func (f *simulateFlags) simulation(cmd *cobra.Command, file string) (*simulation
 			return nil, err
 		}
 	}
-	return &simulation{Server: virtual.Server{Scenario: read, Address: file}, seed: f.config.Workload.Seed, mode: mode, ttft: f.target.ttft, tpot: f.target.tpot}, nil
+	return &simulation{Server: simulatedtarget.Server{Scenario: read, Address: file}, seed: f.config.Workload.Seed, mode: mode, ttft: f.target.ttft, tpot: f.target.tpot}, nil
 }
 
 // simulation does the runs of a load test on clusters of a scenario.
 type simulation struct {
-	virtual.Server
+	simulatedtarget.Server
 	seed       uint64
 	mode       inferencev1.Mode
 	ttft, tpot time.Duration

@@ -1,8 +1,8 @@
-// Package virtual is a load test's server that is a cluster on virtual time: the load test
+// Package simulatedtarget is a load test's server that is a cluster on virtual time: the load test
 // describes it and has it do the runs, and no request goes anywhere.
 //
 // Commands and what they measure with import it. It starts no goroutines of its own.
-package virtual
+package simulatedtarget
 
 import (
 	"context"

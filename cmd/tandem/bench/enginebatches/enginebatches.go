@@ -1,9 +1,9 @@
-// Package batches makes the batches that the benchmarks of engines compute, without a
+// Package enginebatches makes the batches that the benchmarks of engines compute, without a
 // scheduler, and counts what they cost.
 //
 // The benchmarks under cmd/tandem/bench import it. It keeps nothing and starts no
 // goroutines.
-package batches
+package enginebatches
 
 import (
 	"context"
