@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/tandem-serving/tandem/pkg/queueing"
 )
@@ -20,7 +21,7 @@ type Formula struct {
 
 // Constraint is a rule that a pool has to keep.
 type Constraint struct {
-	// Pool is prefill or decode, Name the rule's: slo, utilisation, burst or variance.
+	// Pool is prefill, decode or both (workers that do both phases), Name the rule's: slo, utilisation, burst or variance.
 	Pool string `json:"pool"`
 	Name string `json:"name"`
 	Rule string `json:"rule"`
@@ -30,10 +31,11 @@ type Constraint struct {
 	Floor bool `json:"floor"`
 }
 
-// constraints are the rules of both pools, with how many workers each takes.
-func (f *formulas) constraints() ([]Constraint, error) {
+// constraints are the rules of some pools, with how many workers each takes.
+func (f *formulas) constraints(pools ...string) ([]Constraint, error) {
 	h := f.headroom
 	burst := fmt.Sprintf("%g times the rate for %v is served within %v (utilisation of at most %.2f)", h.Burst, h.BurstLength, h.BurstDrain, h.burstUtilisation())
+	variance := fmt.Sprintf("%g standard deviations above the mean number of answers still fit", h.Deviations)
 	utilisation := fmt.Sprintf("utilisation of at most %g", h.Utilisation)
 	running := fmt.Sprintf("at most %d answers at once on a worker, by %s", f.decode.most, f.decode.limit(f))
 	ttft, tpot := "the queue does not grow", running
@@ -53,10 +55,16 @@ func (f *formulas) constraints() ([]Constraint, error) {
 		{Constraint{Pool: "decode", Name: "slo", Rule: tpot}, decodeSLO},
 		{Constraint{Pool: "decode", Name: "utilisation", Rule: utilisation, Floor: true}, decodeUtilisation},
 		{Constraint{Pool: "decode", Name: "burst", Rule: burst, Floor: true}, decodeBurst},
-		{Constraint{Pool: "decode", Name: "variance", Rule: fmt.Sprintf("%g standard deviations above the mean number of answers still fit", h.Deviations), Floor: true}, decodeVariance},
+		{Constraint{Pool: "decode", Name: "variance", Rule: variance, Floor: true}, decodeVariance},
+		{Constraint{Pool: "both", Name: "utilisation", Rule: utilisation, Floor: true}, bothUtilisation},
+		{Constraint{Pool: "both", Name: "burst", Rule: burst, Floor: true}, bothBurst},
+		{Constraint{Pool: "both", Name: "variance", Rule: variance, Floor: true}, bothVariance},
 	}
 	var all []Constraint
 	for _, rule := range rules {
+		if !slices.Contains(pools, rule.Pool) {
+			continue
+		}
 		var err error
 		if rule.Workers, err = rule.need(f); err != nil {
 			return nil, err
@@ -79,11 +87,10 @@ func (d *decoding) limit(f *formulas) string {
 
 // sizes are what the constraints take: all of them, and those that simulation does not test.
 func sizes(constraints []Constraint) (all, floor Size) {
-	all, floor = Size{1, 1}, Size{1, 1}
 	for _, c := range constraints {
-		of := [2]*int{&all.Prefill, &floor.Prefill}
-		if c.Pool == "decode" {
-			of = [2]*int{&all.Decode, &floor.Decode}
+		of := [2]*int{&all.Decode, &floor.Decode}
+		if c.Pool == "prefill" {
+			of = [2]*int{&all.Prefill, &floor.Prefill}
 		}
 		*of[0] = max(*of[0], c.Workers)
 		if c.Floor {

@@ -263,11 +263,27 @@ func decodeBurst(f *formulas) (int, error) {
 }
 
 // decodeVariance keeps a margin of standard deviations below the most that may run.
-func decodeVariance(f *formulas) (int, error) {
+func decodeVariance(f *formulas) (int, error) { return f.upTo(f.varianceRate()), nil }
+
+// varianceRate is how many requests a second a decode worker serves with that margin.
+func (f *formulas) varianceRate() float64 {
 	if f.decode.steps == 0 {
-		return 1, nil
+		return math.Inf(1)
 	}
 	mean := f.headroom.runningMean(float64(f.decode.most))
 	seconds := f.decode.batch.StepSeconds + mean*f.decode.batch.EachSeconds
-	return f.upTo(mean / (f.decode.steps * seconds)), nil
+	return mean / (f.decode.steps * seconds)
+}
+
+func bothUtilisation(f *formulas) (int, error) {
+	return f.upTo(f.headroom.Utilisation / f.both), nil
+}
+
+func bothBurst(f *formulas) (int, error) {
+	return f.upTo(f.headroom.burstUtilisation() / f.both), nil
+}
+
+// bothVariance is decodeVariance, with the time of the prompt.
+func bothVariance(f *formulas) (int, error) {
+	return f.upTo(1 / (f.both - 1/f.decode.rate + 1/f.varianceRate())), nil
 }

@@ -3,7 +3,7 @@ package plan
 import (
 	"context"
 	"errors"
-	"fmt"
+	"strings"
 	"time"
 
 	"github.com/tandem-serving/tandem/loadtest"
@@ -170,14 +170,11 @@ func (p *planner) prepare() error {
 // search finds the size, and says why.
 func (plan *Plan) search(ctx context.Context) (*Trial, error) {
 	p := plan.planner
+	pools := []string{"prefill", "decode"}
 	if p.question.Mode == inferencev1.Mode_MODE_AGGREGATED {
-		chosen, err := p.searchAggregated(ctx)
-		if err == nil {
-			plan.Reason = "the fewest workers that meet the SLO in simulation"
-		}
-		return chosen, err
+		pools = []string{"both"}
 	}
-	constraints, err := p.formulas.constraints()
+	constraints, err := p.formulas.constraints(pools...)
 	if err != nil {
 		return nil, err
 	}
@@ -187,25 +184,33 @@ func (plan *Plan) search(ctx context.Context) (*Trial, error) {
 	if begin.Workers() > p.question.MaxWorkers {
 		return nil, p.tooMany("by the formulas, " + begin.String())
 	}
-	chosen, err := p.searchSplit(ctx, begin, floor)
+	chosen, err := p.fewest(ctx, begin, floor)
 	if err != nil {
 		return nil, err
 	}
-	plan.Reason = fmt.Sprintf("%s, %s", because("prefill", chosen.Prefill, floor.Prefill, constraints), because("decode", chosen.Decode, floor.Decode, constraints))
+	var reasons []string
+	for _, pool := range pools {
+		reasons = append(reasons, because(pool, chosen.Size, constraints))
+	}
+	plan.Reason = strings.Join(reasons, ", ")
 	return chosen, nil
 }
 
-// because says what decided the size of a pool.
-func because(pool string, workers, floor int, constraints []Constraint) string {
-	if workers > floor {
-		return pool + " by the SLO in simulation"
+// because says what decided the size of a pool: a rule that takes as many workers, or the SLO.
+func because(pool string, size Size, constraints []Constraint) string {
+	name, workers := pool, size.Decode
+	switch pool {
+	case "prefill":
+		workers = size.Prefill
+	case "both":
+		name = "both phases"
 	}
 	for _, c := range constraints {
-		if c.Pool == pool && c.Floor && c.Workers == floor {
-			return pool + " by " + c.Name
+		if c.Pool == pool && c.Floor && c.Workers == workers {
+			return name + " by " + c.Name
 		}
 	}
-	return pool + " by the SLO in simulation"
+	return name + " by the SLO in simulation"
 }
 
 func (plan *Plan) price() {

@@ -264,32 +264,37 @@ func TestTooMany(t *testing.T) {
 // Each rule of headroom takes more workers where it is stricter.
 func TestHeadroom(t *testing.T) {
 	longtest.OneGoroutine(t)
-	size := func(flags ...string) *plan.Plan {
-		made, err := plan.Make(t.Context(), question(t, with(append([]string{"--rate=60", "--duration=10s", "--slo=ttft:p99<500ms,tpot:p99<20ms"}, flags...)...)...), nil)
+	size := func(mode inferencev1.Mode, flags ...string) *plan.Plan {
+		q := question(t, with(append([]string{"--rate=60", "--duration=10s", "--slo=ttft:p99<500ms,tpot:p99<20ms"}, flags...)...)...)
+		q.Mode = mode
+		made, err := plan.Make(t.Context(), q, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return made
 	}
-	plain := size()
-	for _, c := range []struct {
-		rule  string
-		flags []string
-	}{
-		{"utilisation", []string{"--max-utilisation=0.4"}},
-		{"burst", []string{"--burst=4", "--burst-drain=2s"}},
-		{"variance", []string{"--deviations=10", "--max-sequences=16"}},
-	} {
-		strict := size(c.flags...)
-		if strict.Workers() <= plain.Workers() {
-			t.Errorf("%v: %s, without %s", c.flags, strict.Size, plain.Size)
-		}
-		if !strings.Contains(strict.Reason, "by "+c.rule) {
-			t.Errorf("%v: the reason is %q", c.flags, strict.Reason)
+	const auto, aggregated = inferencev1.Mode_MODE_AUTO, inferencev1.Mode_MODE_AGGREGATED
+	for _, mode := range []inferencev1.Mode{auto, aggregated} {
+		plain := size(mode)
+		for _, c := range []struct {
+			rule  string
+			flags []string
+		}{
+			{"utilisation", []string{"--max-utilisation=0.4"}},
+			{"burst", []string{"--burst=4", "--burst-drain=2s"}},
+			{"variance", []string{"--deviations=10", "--max-sequences=16"}},
+		} {
+			strict := size(mode, c.flags...)
+			if strict.Workers() <= plain.Workers() {
+				t.Errorf("%v, %v: %s, without %s", mode, c.flags, strict.Size, plain.Size)
+			}
+			if !strings.Contains(strict.Reason, "by "+c.rule) {
+				t.Errorf("%v, %v: the reason is %q", mode, c.flags, strict.Reason)
+			}
 		}
 	}
 	var text strings.Builder
-	if fanned := size("--fan-out=10", "--duration=80s"); fanned.SLO != "ttft:p99.9<500ms,tpot:p99.9<20ms" {
+	if fanned := size(auto, "--fan-out=10", "--duration=80s"); fanned.SLO != "ttft:p99.9<500ms,tpot:p99.9<20ms" {
 		t.Errorf("the SLO of each of ten calls is %s", fanned.SLO)
 	} else if err := fanned.Write(&text); err != nil || !strings.Contains(text.String(), "within ttft:p99.9<500ms,tpot:p99.9<20ms of each of 10 calls\n") {
 		t.Errorf("%v: %s", err, text.String())
@@ -350,8 +355,8 @@ func TestAnswersRepeat(t *testing.T) {
 func TestNotFewer(t *testing.T) {
 	longtest.OneGoroutine(t)
 	for says, flags := range map[string][]string{
-		"1 worker that does both phases would miss the SLO\n":           {"--rate=20", "--slo=ttft:p99<400ms,tpot:p99<10ms"},
-		"1 worker that does both phases would exceed --max-utilisation": {"--rate=25", "--slo=ttft:p99<400ms,tpot:p99<10ms"},
+		"1 worker that does both phases would miss the SLO\n":                {"--rate=20", "--slo=ttft:p99<400ms,tpot:p99<10ms"},
+		"1 worker that does both phases would break the rule of utilisation": {"--rate=25", "--slo=ttft:p99<400ms,tpot:p99<10ms"},
 	} {
 		made, err := plan.Make(t.Context(), question(t, with(append(flags, briefly)...)...), nil)
 		if err != nil {

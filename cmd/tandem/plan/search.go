@@ -17,10 +17,10 @@ const (
 	gains = 0.03
 )
 
-// searchSplit searches for the fewest workers that meet the SLO in simulation: from where the
+// fewest searches for the fewest workers that meet the SLO in simulation: from where the
 // formulas begin it grows the pool whose phase is late, and then shrinks one pool after the
 // other, down to the floor.
-func (p *planner) searchSplit(ctx context.Context, begin, floor Size) (*Trial, error) {
+func (p *planner) fewest(ctx context.Context, begin, floor Size) (*Trial, error) {
 	met, err := p.grow(ctx, begin)
 	if err != nil {
 		return nil, err
@@ -180,9 +180,13 @@ func (p *planner) reached(t *Trial) string {
 // searchAggregatedBelow searches for the fewest workers that do both phases, if they are fewer than most;
 // nil if they are not.
 func (p *planner) searchAggregatedBelow(ctx context.Context, most int) (*Trial, error) {
-	least := max(p.formulas.upTo(p.question.Headroom.Utilisation/p.formulas.both), 1)
+	constraints, err := p.formulas.constraints("both")
+	if err != nil {
+		return nil, err
+	}
+	_, floor := sizes(constraints)
 	var met *Trial
-	for low, high := least, most; low < high && p.simulated < 2*mostTrials; {
+	for low, high := floor.Decode, most; low < high && p.simulated < 2*mostTrials; {
 		size := Size{Decode: high - max((high-low)/2, 1)}
 		if met == nil { // whether there are any at all comes first
 			size.Decode = high - 1
@@ -202,7 +206,7 @@ func (p *planner) searchAggregatedBelow(ctx context.Context, most int) (*Trial, 
 	if met == nil {
 		return nil, nil
 	}
-	met, err := p.confirm(ctx, met)
+	met, err = p.confirm(ctx, met)
 	if _, is := errors.AsType[*Infeasible](err); is || err == nil && met.Decode >= most {
 		return nil, nil
 	}
@@ -212,20 +216,14 @@ func (p *planner) searchAggregatedBelow(ctx context.Context, most int) (*Trial, 
 // whyNotOneFewer says why one worker fewer, all of which do both phases, do not suffice.
 func (p *planner) whyNotOneFewer(size Size) string {
 	one := Size{Decode: size.Workers() - 1}
-	switch i := slices.IndexFunc(p.trials, func(t *Trial) bool { return t.Size == one }); {
-	case i >= 0 && !p.trials[i].Met:
+	if slices.ContainsFunc(p.trials, func(t *Trial) bool { return t.Size == one && !t.Met }) {
 		return one.String() + " would miss the SLO"
-	case p.formulas.rate*p.formulas.both > p.question.Headroom.Utilisation*float64(one.Decode):
-		return one.String() + " would exceed --max-utilisation"
+	}
+	constraints, _ := p.formulas.constraints("both") // the search had no error of them
+	for _, c := range constraints {
+		if c.Workers > one.Decode {
+			return fmt.Sprintf("%s would break the rule of %s, which takes %d", one, c.Name, c.Workers)
+		}
 	}
 	return one.String() + ": not tried"
-}
-
-// searchAggregated searches for the fewest workers that do both phases.
-func (p *planner) searchAggregated(ctx context.Context) (*Trial, error) {
-	begin := max(p.formulas.upTo(p.question.Headroom.Utilisation/p.formulas.both), 1)
-	if begin > p.question.MaxWorkers {
-		return nil, p.tooMany(fmt.Sprintf("by the formulas, %d", begin))
-	}
-	return p.searchSplit(ctx, Size{Decode: begin}, Size{Decode: begin})
 }
