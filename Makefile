@@ -32,7 +32,7 @@ demo: build ## Record docs/images/demo.svg, the moving picture of the README
 picture: ## Sweep the bundled model and make docs/images/report.png of the report (takes a browser and ten minutes)
 	bash tools/record/report.sh
 
-latency: ## Compare the modes at equal rates and make the tables and the picture of docs/latency.md (takes a browser, a quiet machine and ten minutes)
+latency: ## Compare the modes at equal rates and make the tables and the picture of docs/benchmarks.md (takes a browser, a quiet machine and ten minutes)
 	bash tools/record/modes.sh
 
 evidence: build ## Measure what the claim rests on, and write docs/evidence.md (SECTION=distserve, TRACES=DIR)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the tables of docs/latency.md and docs/images/modes.png: aggregated and disaggregated serving
+# Makes the tables of docs/benchmarks.md and docs/images/modes.png: aggregated and disaggregated serving
 # and mode auto at equal rates on this machine, which has to do nothing else for ten minutes.
 # `make latency` calls it. Arguments go to bench modes instead of those below, as in
 # `tools/record/modes.sh --rates=15,35 --duration 5s`. What the page says of the figures is for its
@@ -20,10 +20,10 @@ awk -v tables="$work/modes.md" '
   /<!-- end of make latency -->/ { within = 0 }
   !within { print }
   /<!-- made by make latency -->/ { within = 1; print ""; while ((getline line < tables) > 0) print line }
-' docs/latency.md >"$work/latency.md"
-grep -q 'made by make latency' "$work/latency.md" || { echo "docs/latency.md has no place for the tables" >&2; exit 1; }
-cp "$work/latency.md" docs/latency.md
-echo "made docs/latency.md"
+' docs/benchmarks.md >"$work/benchmarks.md"
+grep -q 'made by make latency' "$work/benchmarks.md" || { echo "docs/benchmarks.md has no place for the tables" >&2; exit 1; }
+cp "$work/benchmarks.md" docs/benchmarks.md
+echo "made docs/benchmarks.md"
 if [[ -n $browser ]]; then
   picture "$work/modes.html" "${HEIGHT:-1560}" "$work/modes.png"
   cp "$work/modes.png" docs/images/modes.png

@@ -54,8 +54,8 @@ type Step struct {
 	// RefuseMsP99 is how long refusals took from when they were sent; nil: there were too few for a p99.
 	RefuseMsP99 *float64 `json:"refuse_ms_p99"`
 	// AdmittedByLengthQuartile is the share of requests that were not refused, from the shortest
-	// quarter to the longest, by what they asked for.
-	AdmittedByLengthQuartile [4]float64 `json:"admitted_by_length_quartile"`
+	// quarter to the longest, by what they asked for; nil: all asked for as much.
+	AdmittedByLengthQuartile *[4]float64 `json:"admitted_by_length_quartile"`
 	// Client says why the client's side limited the step; empty: it did not.
 	Client string `json:"client,omitempty"`
 }
@@ -158,10 +158,14 @@ func refuseP99(records []*record.Record) *float64 {
 
 func milliseconds(d time.Duration) *float64 { return new(stats.Milliseconds(d)) }
 
-// admitted is the share that was not refused of each quarter by length.
-func admitted(records []*record.Record) (shares [4]float64) {
+// admitted is the share that was not refused of each quarter by length; nil: all have one length.
+func admitted(records []*record.Record) *[4]float64 {
 	byLength := slices.Clone(records)
 	slices.SortStableFunc(byLength, func(a, b *record.Record) int { return a.Asked - b.Asked })
+	if len(byLength) == 0 || byLength[0].Asked == byLength[len(byLength)-1].Asked {
+		return nil
+	}
+	var shares [4]float64
 	for i := range shares {
 		quarter := byLength[i*len(byLength)/len(shares) : (i+1)*len(byLength)/len(shares)]
 		n := 0
@@ -172,7 +176,7 @@ func admitted(records []*record.Record) (shares [4]float64) {
 		}
 		shares[i] = float64(n) / float64(max(len(quarter), 1))
 	}
-	return shares
+	return &shares
 }
 
 // recover measures how soon latencies are as they were after a burst.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -91,11 +92,17 @@ func TestAdmittedByLength(t *testing.T) {
 		}
 		records = append(records, r)
 	}
-	if got, want := admitted(records), [4]float64{1, 0.8, 0.6, 0.4}; got != want {
+	if got, want := admitted(records), [4]float64{1, 0.8, 0.6, 0.4}; got == nil || *got != want {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if got := admitted(nil); got != [4]float64{} {
-		t.Errorf("of nothing: %v", got)
+	for name, alike := range map[string][]*record.Record{"nothing": nil, "equal lengths": slices.Repeat(records[:1], 40)} {
+		if got := admitted(alike); got != nil {
+			t.Errorf("of %s: %v", name, *got)
+		}
+	}
+	var text strings.Builder
+	if err := (&Result{Steps: []Step{{}}}).WriteTable(&text); err != nil || !strings.Contains(text.String(), "n/a   n/a\n") {
+		t.Errorf("%v: not n/a in\n%s", err, text.String())
 	}
 }
 

@@ -12,12 +12,14 @@ func (r *Result) WriteTable(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "TIMES\tOFFERED/S\tGOODPUT/S\tOF CAPACITY'S\tREFUSED IN, P99 MS\tADMITTED, SHORTEST QUARTER TO LONGEST")
 	for _, s := range r.Steps {
-		refuse := "n/a"
+		refuse, admitted := "n/a", "n/a"
 		if s.RefuseMsP99 != nil {
 			refuse = fmt.Sprintf("%.1f", *s.RefuseMsP99)
 		}
-		a := s.AdmittedByLengthQuartile
-		fmt.Fprintf(table, "%g\t%.1f\t%.1f\t%.0f%%\t%s\t%.0f%% %.0f%% %.0f%% %.0f%%\n", s.Times, s.OfferedRPS, s.GoodputRPS, 100*s.GoodputOfCapacity, refuse, 100*a[0], 100*a[1], 100*a[2], 100*a[3])
+		if a := s.AdmittedByLengthQuartile; a != nil {
+			admitted = fmt.Sprintf("%.0f%% %.0f%% %.0f%% %.0f%%", 100*a[0], 100*a[1], 100*a[2], 100*a[3])
+		}
+		fmt.Fprintf(table, "%g\t%.1f\t%.1f\t%.0f%%\t%s\t%s\n", s.Times, s.OfferedRPS, s.GoodputRPS, 100*s.GoodputOfCapacity, refuse, admitted)
 	}
 	if err := table.Flush(); err != nil {
 		return err

@@ -26,13 +26,14 @@ func newBenchOverloadCommand() *cobra.Command {
 		Short: "Measure goodput, refusals and recovery under overload",
 		Long: `Finds the capacity: the highest rate that is stable and meets --slo. Then it offers
 multiples of it, and says how much of the goodput is left, how long refusals take, and
-what share of requests is admitted by length, from the shortest quarter to the longest.
+what share of requests is admitted by length, from the shortest quarter to the longest
+(of requests whose lengths differ).
 Last it offers half of the capacity with a burst of 5 s in between, and says how long
 after the burst the first second began in which latencies were as before.
 
 Each request sends the router the ttft and tpot bounds of --slo, unless --send-slo=false.`,
 		Example: `  tandem bench overload --slo "ttft:p90<500ms,tpot:p90<30ms"
-  tandem bench overload --slo "ttft:p90<1s,tpot:p90<40ms" --times 2,10 --prompt-tokens 1024 --output-tokens 16 --json`,
+  tandem bench overload --slo "ttft:p90<1s,tpot:p90<40ms" --times 2,10 --prompt-tokens lognormal:512,256 --output-tokens lognormal:64,32 --json`,
 		Args: exactly(),
 	}
 	config.RegisterRunFlags(cmd.Flags())
@@ -66,7 +67,7 @@ Each request sends the router the ttft and tpot bounds of --slo, unless --send-s
 		}
 		to, err := server.open()
 		if err != nil {
-			return usageError(cmd, err.Error())
+			return settingsError(cmd, err)
 		}
 		defer to.Close()
 		defer deferCollector()()
