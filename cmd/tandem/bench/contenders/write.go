@@ -153,7 +153,7 @@ func (r *Result) latencies(out *strings.Builder) {
 				strings.Join(slices.Compact(verdicts), ", "))
 		}
 	}
-	out.WriteString("\nMilliseconds, counted from when a request was due.\n\n")
+	out.WriteString("\nMilliseconds; TTFT is counted from when a request was due.\n\n")
 }
 
 func milliseconds(ms float64) string {

@@ -3,6 +3,7 @@ package modes_test
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -131,6 +132,9 @@ func TestRoundsWithoutARate(t *testing.T) {
 		}
 		if value(m.Aggregated.RPS) != c.rps || value(m.Auto.RPS) != c.autoRPS || value(m.AutoOfBetter) != c.ofOther || !slices.Equal(m.Auto.Rounds, c.auto) || m.Disaggregated.RPS != nil {
 			t.Errorf("%s: %+v", c.name, m)
+		}
+		if want := 1 - math.Exp2(1-float64(len(c.auto))); m.Confidence != want {
+			t.Errorf("%s: the level is %v, want %v", c.name, m.Confidence, want)
 		}
 		if ci := m.Aggregated.CI; (ci != nil) != (c.rps > 0) || ci != nil && *ci != c.ci {
 			t.Errorf("%s: the interval is %v", c.name, ci)

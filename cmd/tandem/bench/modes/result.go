@@ -33,7 +33,8 @@ type Mixed struct {
 	Better         string      `json:"better"`
 	AutoOfBetter   *float64    `json:"auto_of_better"`
 	AutoOfBetterCI *[2]float64 `json:"auto_of_better_ci"`
-	// Confidence is the level of all intervals, which only the number of rounds limits.
+	// Confidence is the level of the capacities' intervals. That of AutoOfBetterCI is lower if it is of
+	// fewer rounds.
 	Confidence float64 `json:"confidence"`
 	// Tries are the steps of the search, in order.
 	Tries []contenders.Try `json:"tries,omitempty"`
@@ -109,7 +110,7 @@ func mixed(name, slo string, rounds [][]float64) Mixed {
 		for _, found := range rounds {
 			c.Rounds = append(c.Rounds, found[i])
 		}
-		if c.RPS, c.CI, _ = median(c.Rounds); c.RPS != nil && *c.RPS == 0 {
+		if c.RPS, c.CI, m.Confidence = median(c.Rounds); c.RPS != nil && *c.RPS == 0 {
 			c.RPS, c.CI = nil, nil
 		}
 	}
@@ -123,7 +124,7 @@ func mixed(name, slo string, rounds [][]float64) Mixed {
 			shares = append(shares, found[2]/b)
 		}
 	}
-	m.AutoOfBetter, m.AutoOfBetterCI, m.Confidence = median(shares)
+	m.AutoOfBetter, m.AutoOfBetterCI, _ = median(shares)
 	return m
 }
 
