@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -145,6 +146,7 @@ var (
 	metricRow = regexp.MustCompile("(?m)^\\| (`tandem_[^|]*) \\| ([^|]*) \\|")
 	quoted    = regexp.MustCompile("`(\\w+)`")
 	metric    = regexp.MustCompile(`tandem_\w+`)
+	ranges    = regexp.MustCompile(`\[([^\]]*)\]`)
 	label     = regexp.MustCompile(`\$labels\.(\w+)`)
 )
 
@@ -216,6 +218,12 @@ func TestAlertRules(t *testing.T) {
 			}
 			if !duration.MatchString(rule.For) {
 				t.Errorf("%s has to hold for %q, which is no duration", rule.Alert, rule.For)
+			}
+			// With a scrape interval of a minute, a shorter range may have one sample, and no rate.
+			for _, of := range ranges.FindAllStringSubmatch(rule.Expr, -1) {
+				if long, err := time.ParseDuration(of[1]); err != nil || long < 150*time.Second {
+					t.Errorf("%s: a range of %s is too short, or none: %v", rule.Alert, of[1], err)
+				}
 			}
 			for _, problem := range unknownLabels(labels, rule.Expr, rule.Annotations["summary"]) {
 				t.Errorf("%s: %s", rule.Alert, problem)

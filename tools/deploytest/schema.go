@@ -134,12 +134,7 @@ type ScaledObject struct {
 		MinReplicaCount *int32                                    `json:"minReplicaCount"`
 		MaxReplicaCount *int32                                    `json:"maxReplicaCount"`
 		PollingInterval *int32                                    `json:"pollingInterval"`
-		Fallback        *struct {
-			FailureThreshold int32  `json:"failureThreshold"`
-			Replicas         int32  `json:"replicas"`
-			Behavior         string `json:"behavior"`
-		} `json:"fallback"`
-		Advanced struct {
+		Advanced        struct {
 			HorizontalPodAutoscalerConfig struct {
 				Behavior *autoscalingv2.HorizontalPodAutoscalerBehavior `json:"behavior"`
 			} `json:"horizontalPodAutoscalerConfig"`

@@ -39,6 +39,7 @@ func TestSpoiledManifestsAreRefused(t *testing.T) {
 		{"bounds of an autoscaler", "production", "maxReplicas: 8", "maxReplicas: 1", false, "must be greater than or equal to `minReplicas`"},
 		{"sleep longer than the grace", "dev", "seconds: 10", "seconds: 1000", false, "must be non-negative and less than terminationGracePeriodSeconds"},
 		{"unknown field of KEDA", "production-keda", "minReplicaCount:", "minReplicas:", false, `unknown field "spec.minReplicas"`},
+		{"fallback of KEDA, which shrinks a busy pool", "production-keda", "  pollingInterval:", "  fallback:\n    failureThreshold: 6\n    replicas: 2\n  pollingInterval:", false, `unknown field "spec.fallback"`},
 		{"number for a string of KEDA", "production-keda", `threshold: "1"`, "threshold: 1", false, "cannot unmarshal number"},
 		{"unknown field of the operator", "production", "podMetricsEndpoints:", "endpoints:", false, `unknown field "spec.endpoints"`},
 		{"unknown field of cert-manager", "mtls", "renewBefore:", "renewbefore:", true, `unknown field "spec.renewbefore"`},

@@ -35,7 +35,7 @@ func unlessStuck(f func(s *stuck) error) error {
 	}
 }
 
-// within has unlessStuck return err if f has not after a time.
+// within makes unlessStuck return err unless f returns in time.
 func (s *stuck) within(most time.Duration, err error) {
 	time.AfterFunc(most, func() {
 		select {
