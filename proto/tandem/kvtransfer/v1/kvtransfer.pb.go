@@ -304,7 +304,7 @@ type Prefix struct {
 	LayoutDigest uint64 `protobuf:"fixed64,1,opt,name=layout_digest,json=layoutDigest,proto3" json:"layout_digest,omitempty"`
 	// Cached prefixes are shared only between requests with equal salts.
 	Salt string `protobuf:"bytes,2,opt,name=salt,proto3" json:"salt,omitempty"`
-	// Token ids of whole blocks.
+	// Token ids of whole blocks, from the first block on.
 	TokenIds      []uint32 `protobuf:"varint,3,rep,packed,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -370,8 +370,8 @@ type OfferRequest struct {
 	Prefix *Prefix `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	// Layout of the pages. An empty store adopts it.
 	Layout *Layout `protobuf:"bytes,3,opt,name=layout,proto3" json:"layout,omitempty"`
-	// Id of the worker that will send them, the caller's own. Stores that know their callers by
-	// certificates refuse another one.
+	// Id of the worker that will send them, the caller's own: the ticket is for it. It must be
+	// registered in etcd. Stores that know their callers by certificates refuse another one.
 	Sender        string `protobuf:"bytes,4,opt,name=sender,proto3" json:"sender,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -489,8 +489,8 @@ type FetchRequest struct {
 	StoreEpoch uint64 `protobuf:"fixed64,1,opt,name=store_epoch,json=storeEpoch,proto3" json:"store_epoch,omitempty"`
 	// The blocks wanted.
 	Prefix *Prefix `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// Destination of all blocks of the prefix. Those the receiver already has count as
-	// held.
+	// Destination of all blocks of the prefix: the caller, registered at the ticket's
+	// addresses. Blocks that it already has count as held.
 	Ticket        *Ticket `protobuf:"bytes,3,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
