@@ -102,7 +102,7 @@ func completeWorker(router *operator) cobra.CompletionFunc {
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
-		conn, err := dial(router.address(), as)
+		conn, err := dial(router.control, as)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}

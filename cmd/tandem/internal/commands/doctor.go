@@ -58,7 +58,7 @@ certificates of their own they are shown those of --ca, --cert and --key.`,
   tandem doctor --etcd http://127.0.0.1:2379 --nats nats://127.0.0.1:4222`,
 		Args: exactly(),
 	}
-	d := &examination{operator: addOnlyControl(cmd)}
+	d := &examination{operator: addControl(cmd)}
 	fs := cmd.Flags()
 	fs.StringVar(&d.clients, "addr", defaultAddr, "gRPC address of the router for clients (its --listen): host:port or unix:///path")
 	fs.StringVar(&d.dataDir, "data-dir", "", "folder for the data of the etcd of 'tandem up' (default: the one for temporary files)")
@@ -210,13 +210,13 @@ func (d *examination) askControl(ctx context.Context, conn *grpc.ClientConn) []d
 	switch {
 	case d.nobody("control", err):
 		return []doctor.Check{{
-			Name: "control", Status: doctor.Skipped, Detail: "the mesh is not checked, since no router answers operators at " + d.address(),
+			Name: "control", Status: doctor.Skipped, Detail: "the mesh is not checked, since no router answers operators at " + d.control,
 			Advice: "pass --control if one listens elsewhere, or run this command on the router's host",
 		}}
 	case err != nil:
-		return []doctor.Check{failedCheck("control", d.address(), d.failure(err, false))}
+		return []doctor.Check{failedCheck("control", d.control, d.failure(err, false))}
 	}
-	return append([]doctor.Check{{Name: "control", Status: doctor.OK, Detail: d.address() + " answers, and takes these credentials"}}, doctor.Mesh(list)...)
+	return append([]doctor.Check{{Name: "control", Status: doctor.OK, Detail: d.control + " answers, and takes these credentials"}}, doctor.Mesh(list)...)
 }
 
 // nobody says whether nobody listens at the address of a flag that was not given.

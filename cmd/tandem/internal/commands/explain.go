@@ -126,8 +126,7 @@ ttft, the time to the first token, or e2e, that of the whole request.`,
   tandem explain --slowest max --by e2e`,
 	}
 	router := addControl(cmd)
-	addr := cmd.Flags().Lookup("addr")
-	addr.Usage = "gRPC address that the request was sent to (default " + defaultAddr + "); only with --secret: operators pass --control"
+	addr := cmd.Flags().String("addr", defaultAddr, "gRPC address that the request was sent to; only with --secret: operators pass --control")
 	secret := cmd.Flags().String("secret", "", "secret that came with the answer: shows the request to who made it, at --addr")
 	asJSON := addJSON(cmd, "print one JSON object: request_id, arrived, status, message, decisions, timing_ms; with --slowest also rank, ranked, ranked_by")
 	slowest := cmd.Flags().String("slowest", "", "explain the request at this percentile instead, such as p99, p99.9 or max")
@@ -145,12 +144,12 @@ ttft, the time to the first token, or e2e, that of the whole request.`,
 		if err != nil {
 			return err
 		}
-		if router.old() && !cmd.Flags().Changed("secret") {
+		if onCommandLine(cmd, "addr") && !cmd.Flags().Changed("secret") {
 			return usageError(cmd, "--addr needs --secret too, the request's secret that came with the answer; operators pass --control instead")
 		}
 		response, err := explainByID(request, func(request *controlv1.ExplainRequest) (*controlv1.ExplainResponse, error) {
 			if cmd.Flags().Changed("secret") {
-				return explainOwn(cmd, &router.access, cmp.Or(addr.Value.String(), defaultAddr), request, *secret)
+				return explainOwn(cmd, &router.access, *addr, request, *secret)
 			}
 			return ask(router, controlv1.NewControlClient, controlv1.ControlClient.Explain, request)
 		})
@@ -197,7 +196,7 @@ func explainOwn(cmd *cobra.Command, a *access, addr string, request *controlv1.E
 	}
 	conn, err := dial(addr, as)
 	if err != nil {
-		return nil, err
+		return nil, usageError(cmd, "--addr: "+err.Error())
 	}
 	defer conn.Close()
 	own := &controlv1.ExplainOwnRequest{RequestId: request.GetRequestId(), Secret: secret}

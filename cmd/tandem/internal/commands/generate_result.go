@@ -88,16 +88,12 @@ type timingJSON struct {
 }
 
 type timingDetailJSON struct {
-	// Decide and Reserve are stages: here they are deprecated.
-	Decide         float64 `json:"decide"`
-	Reserve        float64 `json:"reserve"`
 	PrefillQueue   float64 `json:"prefill_queue"`
 	PrefillCompute float64 `json:"prefill_compute"`
 	DecodeCompute  float64 `json:"decode_compute"`
 	Transfer       float64 `json:"transfer"`
 	// TransferTail is the end of transfer, from when the last layer was computed.
 	TransferTail float64 `json:"transfer_tail"`
-	Retried      float64 `json:"retried"`
 	// Fetch is a part of prefill: getting KV from a block store.
 	Fetch float64 `json:"fetch"`
 	// TransferBytes is a number of bytes, not a time.
@@ -134,14 +130,11 @@ func timingOf(t *inferencev1.Timings) timingJSON {
 		Other:           milliseconds(other),
 		Total:           milliseconds(t.GetTotalNs()),
 		Detail: timingDetailJSON{
-			Decide:         milliseconds(t.GetDecideNs()),
-			Reserve:        milliseconds(t.GetReserveNs()),
 			PrefillQueue:   milliseconds(t.GetPrefillQueueNs()),
 			PrefillCompute: milliseconds(t.GetPrefillComputeNs()),
 			DecodeCompute:  milliseconds(t.GetDecodeComputeNs()),
 			Transfer:       milliseconds(t.GetTransferNs()),
 			TransferTail:   milliseconds(t.GetTransferTailNs()),
-			Retried:        milliseconds(t.GetRetriedNs()),
 			Fetch:          milliseconds(t.GetFetchNs()),
 			TransferBytes:  t.GetTransferBytes(),
 		},

@@ -87,8 +87,8 @@ const goldenResult = `{"finish_reason":"length","text":"a tale é","token_ids":[
 	`"usage":{"prompt_tokens":5,"cached_tokens":2,"completion_tokens":4},` +
 	`"route":{"mode":"disaggregated","prefill":"p","decode":"d","reason":"asked for","retries":0,"hedged":false,"reproducible":true,"transport":"tcp"},` +
 	`"timing_ms":{"queue":2,"tokenize":1,"retried":0.5,"decide":3,"reserve":4,"prefill":5,"ttft":15,"second_token":8,"transfer_exposed":6,` +
-	`"decode":7,"tpot":3.5,"other":0,"total":28.5,"detail":{"decide":3,"reserve":4,"prefill_queue":1.5,"prefill_compute":4.5,"decode_compute":6.5,` +
-	`"transfer":9,"transfer_tail":0.75,"retried":0.5,"fetch":0.25,"transfer_bytes":4096}},"request_id":"r1","secret":"s1","model":"fable","seed":42,"stop":"","system_fingerprint":"fp_0123456789ab"}` + "\n"
+	`"decode":7,"tpot":3.5,"other":0,"total":28.5,"detail":{"prefill_queue":1.5,"prefill_compute":4.5,"decode_compute":6.5,` +
+	`"transfer":9,"transfer_tail":0.75,"fetch":0.25,"transfer_bytes":4096}},"request_id":"r1","secret":"s1","model":"fable","seed":42,"stop":"","system_fingerprint":"fp_0123456789ab"}` + "\n"
 
 func TestGenerateJSON(t *testing.T) {
 	router := &fakeRouter{generate: sends(accepted(), tokens(0, "a", 7), tokens(1, " tale ", 8, 9), tokens(3, "", 10), finished(4, "é"))}

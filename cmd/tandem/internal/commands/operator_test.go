@@ -12,17 +12,6 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
-// --addr, which operators' commands had before --control, is still taken.
-func TestOldNameOfControl(t *testing.T) {
-	router := &fakeRouter{workers: []*controlv1.ListWorkersResponse{twoWorkers()}}
-	addr := router.start(t)
-	got := run(t.Context(), "", nil, "workers", "--addr", addr, "--json")
-	if got.status != 0 || got.stdout != goldenWorkers || !strings.Contains(got.stderr, "--addr is deprecated here: pass --control") {
-		t.Errorf("got %+v", got)
-	}
-	checkFailure(t, run(t.Context(), "", nil, "workers", "--addr", addr, "--control", addr), 2, "pass one of them")
-}
-
 // Whoever gives the address that clients have is told of the other one.
 func TestControlWhereClientsAre(t *testing.T) {
 	router := &fakeRouter{clientsOnly: true}
@@ -93,6 +82,8 @@ func TestExplainWithASecret(t *testing.T) {
 	checkFailure(t, run(t.Context(), "", nil, "explain", "r1", "--secret", "", "--addr", addr), 1, `no request "r1" of this secret`)
 	checkFailure(t, run(t.Context(), "", nil, "explain", "--slowest", "p99", "--secret", "s1"), 2, "leave one of them out")
 	checkFailure(t, run(t.Context(), "", nil, "explain", "r1", "--secret", "s1", "--control", addr), 2, "leave one of them out")
+	checkFailure(t, run(t.Context(), "", nil, "explain", "r1", "--secret", "s1", "--addr", "http://x"), 2, "--addr: connect to \"http://x\": this is a URL")
+	checkFailure(t, run(t.Context(), "", nil, "explain", "r1", "--addr", addr), 2, "--addr needs --secret too")
 	got := run(t.Context(), "", nil, "explain", "r1", "--secret", "s1", "--addr", "127.0.0.1:1")
 	checkFailure(t, got, 1, "cannot reach the router at 127.0.0.1:1: start it with 'tandem up', or pass --addr")
 }

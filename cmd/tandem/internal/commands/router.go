@@ -68,19 +68,12 @@ func dialRouters(addrs string, as caller) (*client.Client, error) {
 // connect.
 type operator struct {
 	access
-	control, addr string
-	cmd           *cobra.Command
+	control string
+	cmd     *cobra.Command
 }
 
-// addControl adds --control to a command for operators, and --addr, its old name.
+// addControl adds --control to a command for operators.
 func addControl(cmd *cobra.Command) *operator {
-	o := addOnlyControl(cmd)
-	cmd.Flags().StringVar(&o.addr, "addr", "", "deprecated: use --control")
-	return o
-}
-
-// addOnlyControl adds --control to a command that never had it by another name.
-func addOnlyControl(cmd *cobra.Command) *operator {
 	o := &operator{cmd: cmd}
 	o.add(cmd)
 	annotate(cmd, annotationVariables, variablesWarn)
@@ -88,39 +81,22 @@ func addOnlyControl(cmd *cobra.Command) *operator {
 	return o
 }
 
-// old says whether --addr was given as the old name. TANDEM_ADDR is for commands of clients.
-func (o *operator) old() bool { return o.addr != "" && onCommandLine(o.cmd, "addr") }
-
-// address is where Control is, once the flags are parsed.
-func (o *operator) address() string {
-	if o.old() {
-		return o.addr
-	}
-	return o.control
-}
-
 // commandLine is what to type to run another command for operators at the same router.
 func (o *operator) commandLine(name string) string {
 	line := o.cmd.Root().DisplayName() + " " + name
-	if address := o.address(); address != mesh.DefaultControl {
-		line += " --control " + shellQuoted(address)
+	if o.control != mesh.DefaultControl {
+		line += " --control " + shellQuoted(o.control)
 	}
 	return line
 }
 
 // connect is dial to the router's address for operators.
 func (o *operator) connect() (*grpc.ClientConn, error) {
-	if o.old() {
-		if onCommandLine(o.cmd, "control") {
-			return nil, usageError(o.cmd, "--addr is the old name of --control: pass one of them")
-		}
-		fmt.Fprintln(o.cmd.ErrOrStderr(), "tandem: --addr is deprecated here: pass --control")
-	}
 	as, err := o.open(o.cmd)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := dial(o.address(), as)
+	conn, err := dial(o.control, as)
 	if err != nil {
 		return nil, usageError(o.cmd, "--control: "+err.Error())
 	}
@@ -144,7 +120,7 @@ func ask[C, Q, A any](
 func (o *operator) failure(err error, answered bool) error {
 	const by = "by default " + mesh.DefaultControl + " on the router's host"
 	return callFailure(err, answered, callee{
-		address: o.address(), pass: "pass --control with the router's address for operators (" + by + ")",
+		address: o.control, pass: "pass --control with the router's address for operators (" + by + ")",
 		otherwise: "does not serve operators: pass --control with the router's address for them (" + by + ")",
 		unreached: "cannot reach a router at %s: start one with 'tandem up', or pass --control; for a router in a container, run this command in the container",
 	})

@@ -94,7 +94,7 @@ its queues, of which OLDEST is the longest wait. A dash: not known, or none.`,
   tandem top --json --every 5s`,
 		Args: exactly(),
 	}
-	router := addOnlyControl(cmd)
+	router := addControl(cmd)
 	once := cmd.Flags().Bool("once", false, "print one view and end")
 	every := cmd.Flags().Duration("every", topEvery, "how often to look")
 	asJSON := addJSON(cmd, "print one JSON object a view, each on a line: pools, routers, workers")

@@ -115,7 +115,7 @@ Lines below the table say how many workers each pool should have for the load, a
 			case recvErr != nil && cmd.Context().Err() != nil:
 				return nil // Ctrl-C is how a watch ends.
 			case errors.Is(recvErr, io.EOF):
-				return fmt.Errorf("the router at %s is stopping and ended the watch: start the command again when the router is back", router.address())
+				return fmt.Errorf("the router at %s is stopping and ended the watch: start the command again when the router is back", router.control)
 			case recvErr != nil:
 				return router.failure(recvErr, !first)
 			}
