@@ -74,7 +74,7 @@ Ctrl-C ends the run and reports what was measured; the exit status is then 130.`
 		}
 		to, err := server.open() // does not connect yet
 		if err != nil {
-			return usageError(cmd, err.Error())
+			return settingsError(cmd, err)
 		}
 		defer deferCollector()()
 		live := newLoadProgress(cmd.ErrOrStderr())

@@ -89,5 +89,12 @@ func TestClientsOfTLS(t *testing.T) {
 	plain := (&fakeRouter{}).start(t)
 	checkFailure(t, run(t.Context(), "", nil, "generate", "--prompt=x", "--addr", plain, "--ca", ca), 1, "the server does not encrypt its connections")
 	checkFailure(t, run(t.Context(), "", nil, "workers", "--control", plain, "--cert", cert), 2, "--cert: needs --ca")
+	for _, args := range [][]string{{"generate", "--json", "--prompt=x"}, {"bench", "serve", "--rate=1"}, {"bench", "overload", "--slo=ttft:p90<1s"}} {
+		got := run(t.Context(), "", nil, append(args, "--addr", plain, "--cert", cert)...)
+		checkFailure(t, got, 2, "--cert: needs --ca")
+		if got.stdout != "" || strings.Count(got.stderr, "see '") != 1 {
+			t.Errorf("%v: %+v, want one hint and no result", args, got)
+		}
+	}
 	checkFailure(t, run(t.Context(), "", nil, "workers", "--control", plain, "--ca", filepath.Join(dir, "none")), 2, "--ca: ")
 }

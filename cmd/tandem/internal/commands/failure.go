@@ -99,8 +99,8 @@ func usageError(cmd *cobra.Command, problem string) error {
 // that it is about, and is a mistake on the command line unless that flag was set in
 // the environment or a file.
 func settingsError(cmd *cobra.Command, err error) error {
-	if err == nil {
-		return nil
+	if err == nil || said(err) {
+		return err
 	}
 	if elsewhere := notOnCommandLine(cmd, err); elsewhere != nil {
 		return elsewhere
@@ -109,6 +109,13 @@ func settingsError(cmd *cobra.Command, err error) error {
 		return err
 	}
 	return &exitError{status: exitUsage, message: fmt.Sprintf("%s'%s --help'", then(err.Error(), "see "), cmd.CommandPath()), cause: err}
+}
+
+// said reports whether an error says already which setting is wrong, and where that is from.
+func said(err error) bool {
+	_, exit := errors.AsType[*exitError](err)
+	_, source := errors.AsType[*sourceError](err)
+	return exit || source
 }
 
 // notOnCommandLine is an error that begins with a flag of cmd which was set in the
@@ -228,8 +235,8 @@ type callee struct {
 // callFailure turns the error of a call into one line that says what to do. answered: the other
 // side was there at first.
 func callFailure(err error, answered bool, to callee) error {
-	if err == nil {
-		return nil
+	if err == nil || said(err) {
+		return err
 	}
 	fail := func(exit int, format string, args ...any) error {
 		return &exitError{status: exit, message: fmt.Sprintf(format, args...), cause: err}
