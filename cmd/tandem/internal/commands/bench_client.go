@@ -73,10 +73,10 @@ is due to when it is sent) reaches a millisecond at p99.`,
 			return fmt.Errorf("the generator could not hold even %d streams: pass fewer --streams, or stop other programs on this machine", p.Streams)
 		}
 		if !*asJSON {
-			fmt.Fprintf(cmd.OutOrStdout(), "\nheld: %s of %.3g tokens a second on %s, dispatch delay p99 %.3f ms\n",
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "\nheld: %s of %.3g tokens a second on %s, dispatch delay p99 %.3f ms\n",
 				counted(best.Plan.Streams, "stream"), float64(time.Second)/float64(best.Plan.ITL.Mean), counted(best.Cores, "core"), best.DispatchDelay.P99)
 		}
-		return nil
+		return err
 	}
 	cmd.AddCommand(newBenchClientPart("server PLAN", "Run the fake server of 'bench client'",
 		func(cmd *cobra.Command, p calibrate.Plan, _ []string) error {

@@ -90,8 +90,9 @@ percentile of too few requests: p99 takes %d of them, p99.9 takes %d.`, needs(.9
 		if err != nil {
 			return err
 		}
-		return show(cmd, *asJSON, budgetOf(response), func(_ io.Writer, b budgetJSON) error {
-			return printBudget(cmd, b, router.commandLine("explain"))
+		return show(cmd, *asJSON, budgetOf(response), func(w io.Writer, b budgetJSON) error {
+			printBudget(w, cmd, b, router.commandLine("explain"))
+			return nil
 		})
 	}
 	return cmd
@@ -169,8 +170,7 @@ func overrunText(o budgetOverrunJSON, count uint64) string {
 func spaced(name string) string { return strings.ReplaceAll(name, "_", " ") }
 
 // printBudget writes explain, a command line, before the id of each request that it names.
-func printBudget(cmd *cobra.Command, b budgetJSON, explain string) error {
-	w := cmd.OutOrStdout()
+func printBudget(w io.Writer, cmd *cobra.Command, b budgetJSON, explain string) {
 	fmt.Fprintf(w, "the last %v: %s ended well, %d over the budget; %d failed, not in the table\n\n",
 		time.Duration(b.WindowSeconds*float64(time.Second)), counted(b.Requests, "request"), b.Breaches, b.Failed)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -211,9 +211,7 @@ func printBudget(cmd *cobra.Command, b budgetJSON, explain string) error {
 		}
 		fmt.Fprintf(table, "%s\t\n", breaches)
 	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
+	_ = table.Flush() // into memory
 	if reason := dashes.reason(); reason != "" {
 		fmt.Fprintln(w, reason)
 	}
@@ -221,12 +219,12 @@ func printBudget(cmd *cobra.Command, b budgetJSON, explain string) error {
 	for _, o := range b.Overruns {
 		fmt.Fprintf(w, "%s (%s %s)\n", o.Text, explain, o.RequestID)
 	}
-	var err error
 	switch {
 	case !declared:
-		_, err = fmt.Fprintln(w, asCalled(cmd, "no budget is declared: start the router with flags such as --budget-ttft 500ms; 'tandem up --help-all' lists them"))
+		fmt.Fprintln(w, asCalled(cmd, "no budget is declared: start the router with flags such as --budget-ttft 500ms; 'tandem up --help-all' lists them"))
+	case len(b.Overruns) == 0 && b.Breaches > 0:
+		fmt.Fprintln(w, "the requests that broke it are no longer kept: see BREACHES")
 	case len(b.Overruns) == 0 && b.Requests > 0:
-		_, err = fmt.Fprintln(w, "the budget holds")
+		fmt.Fprintln(w, "the budget holds")
 	}
-	return err
 }

@@ -91,6 +91,7 @@ func TestBudgetSaysWhatThereIsToSay(t *testing.T) {
 	}{
 		{&controlv1.GetBudgetResponse{}, "no budget is declared: start the router with flags such as --budget-ttft 500ms; 'tandem up --help-all' lists them\n"},
 		{&controlv1.GetBudgetResponse{Requests: 1, Lines: []*controlv1.BudgetLine{{Name: "ttft", Total: true, Declared: durationpb.New(time.Second)}}}, "the budget holds"},
+		{&controlv1.GetBudgetResponse{Requests: 9, Breaches: 2, Lines: []*controlv1.BudgetLine{{Name: "ttft", Total: true, Declared: durationpb.New(time.Second), Breaches: 2}}}, "\n\nthe requests that broke it are no longer kept: see BREACHES\n"},
 	} {
 		got := run(t.Context(), "", nil, "budget", "--control", (&fakeRouter{budget: test.budget}).start(t))
 		if got.status != 0 || !strings.Contains(got.stdout, test.want) {

@@ -112,7 +112,7 @@ and only 'up' has a number of decode workers. A file can be for both.`,
 				return printErr
 			}
 		} else if err == nil {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s is a valid configuration of 'tandem %s'\n", file, strings.Join(valid, "' and of 'tandem "))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is a valid configuration of 'tandem %s'\n", file, strings.Join(valid, "' and of 'tandem "))
 		}
 		return err
 	}

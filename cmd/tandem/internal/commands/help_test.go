@@ -2,15 +2,19 @@ package commands_test
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/internal/commands"
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
 // listed is a line of a help that begins with a flag.
@@ -24,14 +28,28 @@ func flagsIn(help string) (names []string) {
 	return names
 }
 
-// TestHelpThatCannotBeWritten: the status says so.
-func TestHelpThatCannotBeWritten(t *testing.T) {
+// TestOutputThatCannotBeWritten: the status says so.
+func TestOutputThatCannotBeWritten(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
 		t.Skip(err)
 	}
 	defer full.Close()
-	for _, args := range [][]string{{"--help"}, {"help", "up"}, {"up", "--help-all"}} {
+	dir := t.TempDir()
+	file, profile := filepath.Join(dir, "f.yaml"), filepath.Join(dir, "p.json")
+	for path, text := range map[string]string{file: "decode: 2\n", profile: distServeProfile} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	control := (&fakeRouter{budget: overBudget(), explain: func(r *controlv1.ExplainRequest) (*controlv1.ExplainResponse, error) {
+		return &controlv1.ExplainResponse{RequestId: r.GetRequestId(), Status: "OK", Arrived: timestamppb.New(time.Unix(0, 0))}, nil
+	}}).start(t)
+	for _, args := range [][]string{
+		{"--help"}, {"help", "up"}, {"up", "--help-all"}, {"config", "validate", file}, {"replay", recorded(t)},
+		{"explain", "r1", "--control", control}, {"budget", "--control", control},
+		{"profile", "--from-distserve", profile, "--entry", "opt"},
+	} {
 		var errs strings.Builder
 		if status := commands.Run(t.Context(), commands.Process{Args: args, Stdout: full, Stderr: &errs}); status != 1 || !strings.Contains(errs.String(), "no space left") {
 			t.Errorf("%v: status %d, %q", args, status, errs.String())

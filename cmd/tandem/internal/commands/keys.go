@@ -189,11 +189,15 @@ uses.`,
 		if err := backend.use(func(ctx context.Context, keys control.KeyStore) error { return keys.CreateKey(ctx, record) }); err != nil {
 			return err
 		}
-		return show(cmd, *asJSON, createdKeyJSON{keyOf(record), key}, func(w io.Writer, k createdKeyJSON) error {
+		created := createdKeyJSON{keyOf(record), key}
+		err := show(cmd, *asJSON, created, func(w io.Writer, k createdKeyJSON) error {
 			_, err := fmt.Fprintf(w, "%s\n", k.Key)
-			fmt.Fprintf(cmd.ErrOrStderr(), "key %s of tenant %s: keep it, it cannot be shown again\n", k.ID, k.Tenant)
 			return err
 		})
+		if err == nil && !*asJSON {
+			fmt.Fprintf(cmd.ErrOrStderr(), "key %s of tenant %s: keep it, it cannot be shown again\n", created.ID, created.Tenant)
+		}
+		return err
 	}
 	return cmd
 }

@@ -66,7 +66,7 @@ as with /readyz. With --service server it is enough that the router runs.`,
 				return printErr
 			}
 		} else if err == nil {
-			fmt.Fprintln(cmd.OutOrStdout(), result.Status)
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), result.Status)
 		}
 		return err
 	}

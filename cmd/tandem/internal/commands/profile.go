@@ -3,7 +3,6 @@ package commands
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -121,11 +120,7 @@ the results all the same, says NOT VALID, and ends with exit status 1.`,
 		if err := writeOutputs(file); err != nil {
 			return err
 		}
-		if *asJSON {
-			err = json.NewEncoder(cmd.OutOrStdout()).Encode(report)
-		} else {
-			report.print(cmd.OutOrStdout(), f.out)
-		}
+		err = show(cmd, *asJSON, report, func(w io.Writer, r *profileReport) error { return r.print(w, f.out) })
 		if err == nil && !report.Valid {
 			err = errors.New("NOT VALID: the machine was disturbed: measure again while nothing else runs")
 		}
@@ -280,8 +275,8 @@ func newProfileReport(result *profile.Result, weightBytes int64) *profileReport 
 	}
 }
 
-// print writes the report for people. Nobody is left to tell of an error.
-func (r *profileReport) print(out io.Writer, file string) {
+// print writes the report for people.
+func (r *profileReport) print(out io.Writer, file string) error {
 	p := r.Profile
 	fmt.Fprintf(out, "%s on %s %s", p.Model, p.Engine, p.Device)
 	if p.Threads > 0 {
@@ -324,6 +319,7 @@ func (r *profileReport) print(out io.Writer, file string) {
 	if file != "" {
 		fmt.Fprintf(out, "written to %s\n", file)
 	}
+	return nil
 }
 
 func unknownPreset(name string) error {

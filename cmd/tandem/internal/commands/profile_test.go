@@ -98,10 +98,13 @@ func TestProfileOfTheBundledModel(t *testing.T) {
 	}
 }
 
+// distServeProfile is DistServe's, of a model called opt.
+const distServeProfile = `{"opt":{"1":{"decoding_large_small_bs_threshold":95,"prefill":[18,0.1,7e-6],"decoding_smallbs":[20,6e-4,0.04],"decoding_largebs":[7,5e-4,0.16]}}}`
+
 func TestProfileFromDistServe(t *testing.T) {
 	dir := t.TempDir()
 	file, out := filepath.Join(dir, "d.json"), filepath.Join(dir, "p.json")
-	if err := os.WriteFile(file, []byte(`{"opt":{"1":{"decoding_large_small_bs_threshold":95,"prefill":[18,0.1,7e-6],"decoding_smallbs":[20,6e-4,0.04],"decoding_largebs":[7,5e-4,0.16]}}}`), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(distServeProfile), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if got := run(t.Context(), "", nil, "profile", "--from-distserve", file, "--entry", "opt", "--out", out); got.status != 0 {

@@ -7,6 +7,7 @@
 package commands
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/hex"
@@ -132,12 +133,18 @@ func addJSON(cmd *cobra.Command, usage string) *bool {
 	return on
 }
 
-// show prints a result, as one JSON object or for people by write.
+// show prints a result, as one JSON object or for people by write, which need not check what it
+// prints: that goes to memory first.
 func show[T any](cmd *cobra.Command, asJSON bool, result T, write func(io.Writer, T) error) error {
 	if asJSON {
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(result)
+		write = func(w io.Writer, result T) error { return json.NewEncoder(w).Encode(result) }
 	}
-	return write(cmd.OutOrStdout(), result)
+	var text bytes.Buffer
+	if err := write(&text, result); err != nil {
+		return err
+	}
+	_, err := text.WriteTo(cmd.OutOrStdout())
+	return err
 }
 
 // indented writes a result as one JSON object of several lines.
