@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -129,8 +130,8 @@ func sayWritten(cmd *cobra.Command, err error, page outputFile) {
 // regular file, such as a device or a pipe, stays and is written to.
 func writeOutput(path string, write func(io.Writer) error) error {
 	info, err := os.Stat(path)
-	mode := fs.FileMode(reportFileMode)
-	if err == nil {
+	existed, mode := err == nil, fs.FileMode(reportFileMode)
+	if existed {
 		if stream := ownStream(info); stream != nil {
 			return write(withoutPath{stream})
 		}
@@ -140,12 +141,16 @@ func writeOutput(path string, write func(io.Writer) error) error {
 		mode = info.Mode().Perm()
 	}
 	path = resolved(path)
-	temporary, err := os.CreateTemp(filepath.Dir(path), ".tandem-*")
+	temporary, err := os.OpenFile(filepath.Join(filepath.Dir(path), ".tandem-"+rand.Text()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return cause(err)
 	}
 	defer os.Remove(temporary.Name())
-	err = errors.Join(write(withoutPath{temporary}), cause(temporary.Chmod(mode)), cause(temporary.Close()))
+	err = write(withoutPath{temporary})
+	if existed { // as it was, whatever the umask
+		err = errors.Join(err, cause(temporary.Chmod(mode)))
+	}
+	err = errors.Join(err, cause(temporary.Close()))
 	if err == nil {
 		err = cause(os.Rename(temporary.Name(), path))
 	}
@@ -179,7 +184,7 @@ func cause(err error) error {
 	return err
 }
 
-// reportFileMode is that of files that are new.
+// reportFileMode is that of files that are new, less the umask.
 const reportFileMode = 0o644
 
 // benchOutputs say where a report goes. The table goes to standard output unless

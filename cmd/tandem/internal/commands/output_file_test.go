@@ -51,6 +51,23 @@ func TestWriteOutputThroughLinks(t *testing.T) {
 	}
 }
 
+// TestWriteOutputHasTheUmask: as what other programs write, unless the file was there before.
+func TestWriteOutputHasTheUmask(t *testing.T) {
+	defer unix.Umask(unix.Umask(0o077))
+	path := filepath.Join(t.TempDir(), "file")
+	for _, want := range []os.FileMode{0o600, 0o664} {
+		if err := commands.WriteOutput(path, saying("new")); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("its mode is %v, want %v: %v", info.Mode(), want, err)
+		}
+		if err := os.Chmod(path, 0o664); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestWriteOutputToPipe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fifo")
 	if err := unix.Mkfifo(path, 0o600); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/memory"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
 )
@@ -91,11 +92,12 @@ func noted(text, note string) string {
 	return text + " (" + note + ")"
 }
 
-// urlOf is where something is served over HTTP; empty if it is not.
+// urlOf is where something is served over HTTP; empty if it is not. A Unix socket has no URL, and
+// is its address.
 func urlOf(encrypted bool, address, path string) string {
 	switch {
-	case address == "":
-		return ""
+	case address == "", strings.HasPrefix(address, api.UnixScheme):
+		return address
 	case encrypted:
 		return "https://" + address + path
 	}

@@ -245,6 +245,20 @@ func TestUpSaysWhatItFinishes(t *testing.T) {
 	}
 }
 
+// TestUpOnSockets: what is served on a Unix socket is announced by its address, not by a URL that nothing
+// opens.
+func TestUpOnSockets(t *testing.T) {
+	dir := t.TempDir()
+	socket := func(name string) string { return "unix://" + filepath.Join(dir, name) }
+	said := untilReady(t, "up", "--engine=simulated", "--model=../../../../models/fable",
+		"--listen="+socket("g"), "--control="+socket("c"), "--http="+socket("h"), "--metrics="+socket("m"))
+	for _, want := range []string{"\nhttp      " + socket("h") + " (OpenAI's API)\n", "\nmetrics   " + socket("m") + "\n"} {
+		if !strings.Contains(said, want) || strings.Contains(said, "\npage ") {
+			t.Errorf("want %q, and no page:\n%s", want, said)
+		}
+	}
+}
+
 // TestUpSaysWhichPortsAreTaken: a second one takes others.
 func TestUpSaysWhichPortsAreTaken(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:7070", "127.0.0.1:8080", "127.0.0.1:9090", "127.0.0.1:7090"} {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/identity/authority"
@@ -127,7 +128,7 @@ func announce(program string, up mesh.Up) string {
 	at("grpc", "listen", up.Address)
 	at("control", "control", up.Control)
 	at("http", "http", apiLine(encrypted, up.HTTP))
-	if !up.Auth { // a browser has no key to show
+	if !up.Auth && !strings.HasPrefix(up.HTTP, api.UnixScheme) { // a browser has no key to show, and opens no socket
 		text.line("page", urlOf(encrypted, up.HTTP, ""))
 	}
 	at("metrics", "metrics", urlOf(false, up.Metrics, "/metrics"))
