@@ -198,19 +198,16 @@ func (plan *Plan) search(ctx context.Context) (*Trial, error) {
 
 // because says what decided the size of a pool: a rule that takes as many workers, or the SLO.
 func because(pool string, size Size, constraints []Constraint) string {
-	name, workers := pool, size.Decode
-	switch pool {
-	case "prefill":
+	workers := size.Decode
+	if pool == "prefill" {
 		workers = size.Prefill
-	case "both":
-		name = "both phases"
 	}
 	for _, c := range constraints {
 		if c.Pool == pool && c.Floor && c.Workers == workers {
-			return name + " by " + c.Name
+			return shown(pool) + " by " + c.Name
 		}
 	}
-	return name + " by the SLO in simulation"
+	return shown(pool) + " by the SLO in simulation"
 }
 
 func (plan *Plan) price() {

@@ -15,7 +15,7 @@ func (plan *Plan) Write(w io.Writer) error {
 	fmt.Fprintf(&b, "plan: %s, mode %s (%s)\n", plan.Size, plan.Mode, plan.Reason)
 	for _, pool := range []string{"prefill", "decode", "both"} {
 		if used, is := plan.Utilisation[pool]; is {
-			fmt.Fprintf(&b, "  utilisation, %s: %.0f%% of what the workers can serve within the SLO\n", strings.ReplaceAll(pool, "both", "both phases"), 100*used)
+			fmt.Fprintf(&b, "  utilisation, %s: %.0f%% of what the workers can serve within the SLO\n", shown(pool), 100*used)
 		}
 	}
 	if plan.HourCost > 0 {
@@ -57,7 +57,7 @@ func (plan *Plan) writeConstraints(b *strings.Builder) {
 	fmt.Fprintf(b, "\nconstraints, and the fewest workers that keep them by the formulas (together %s)\n", plan.Calculated)
 	table := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	for _, c := range plan.Constraints {
-		fmt.Fprintf(table, "  %s\t%s\t%d\t%s\n", c.Pool, c.Name, c.Workers, c.Rule)
+		fmt.Fprintf(table, "  %s\t%s\t%d\t%s\n", shown(c.Pool), c.Name, c.Workers, c.Rule)
 	}
 	_ = table.Flush()
 }
@@ -85,6 +85,9 @@ func (plan *Plan) writeTrials(b *strings.Builder) {
 	}
 	_ = table.Flush()
 }
+
+// shown is the name of a pool for people.
+func shown(pool string) string { return strings.ReplaceAll(pool, "both", "both phases") }
 
 // number is milliseconds with three digits; nil: there are too few samples.
 func number(ms *float64) string {
