@@ -192,7 +192,7 @@ func (in *input) fill(batch engine.Batch, p planner, blockTokens, headRows int) 
 func (in *input) count(i, rows int) {
 	w := &in.work[i]
 	in.counts.all[i] = kernels.Counts{
-		Rows: int32(rows), Wanted: int32(in.wanted), Thin: int32(len(w.thin)), Tall: int32(len(w.tall)), Joins: int32(len(w.joins)),
+		Rows: int32(rows), Thin: int32(len(w.thin)), Tall: int32(len(w.tall)), Joins: int32(len(w.joins)),
 	}
 }
 

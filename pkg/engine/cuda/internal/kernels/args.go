@@ -32,7 +32,7 @@ type Address = driver.Address
 type (
 	// Counts is tdm_counts.
 	Counts struct {
-		Rows, Sequences, Wanted, Thin, Tall, Joins, LastRows, _ int32
+		Rows, Thin, Tall, Joins int32
 	}
 	// Item is tdm_item.
 	Item struct {

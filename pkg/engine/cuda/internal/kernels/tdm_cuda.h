@@ -39,14 +39,10 @@ enum {
 
 // One step, in device memory.
 typedef struct tdm_counts {
-  int32_t rows;       // tokens of the batch
-  int32_t sequences;  // its sequences
-  int32_t wanted;     // rows of which logits are wanted
-  int32_t thin;       // items of attention of at most TDM_THIN_ROWS query rows
-  int32_t tall;       // items of at most TDM_TALL_ROWS
-  int32_t joins;      // groups of items whose results are to be joined
-  int32_t last_rows;  // rows that go on after the last layer's keys and values
-  int32_t reserved;
+  int32_t rows;  // tokens of the batch, or those of which logits are wanted
+  int32_t thin;  // items of attention of at most TDM_THIN_ROWS query rows
+  int32_t tall;  // items of at most TDM_TALL_ROWS
+  int32_t joins; // groups of items whose results are to be joined
 } tdm_counts;
 
 // Rows of attention of one sequence against some of its context, for each KV head.
