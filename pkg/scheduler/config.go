@@ -18,9 +18,7 @@ type Config struct {
 	ContextTokens int
 	// MaxBatchTokens is the most tokens of one step, at least BlockTokens.
 	MaxBatchTokens int
-	// MaxSequences is the most sequences that run at a time. Fewer run if
-	// MaxBatchTokens would otherwise leave no room for a block of a prompt beside
-	// them.
+	// MaxSequences is the most sequences that run at a time. Places says when fewer do.
 	MaxSequences int
 	// ChunkTokens is the most tokens of one prompt in a step: a multiple of BlockTokens. A step
 	// has no more of several prompts either, until it is known what steps take, and where others
@@ -54,6 +52,12 @@ const defaultMaxOvertakes = 64
 // maxSkippedSteps is how many steps a running prompt may get nothing of before
 // it comes first.
 const maxSkippedSteps = 16
+
+// Places is how many sequences run at a time, by Config's MaxSequences, MaxBatchTokens and BlockTokens:
+// a block of a prompt always fits beside all who decode.
+func Places(maxSequences, maxBatchTokens, blockTokens int) int {
+	return min(maxSequences, maxBatchTokens-blockTokens+1)
+}
 
 // Validate names the first thing wrong.
 func (c Config) Validate() error {

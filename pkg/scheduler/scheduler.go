@@ -57,11 +57,10 @@ func New(config Config) (*Scheduler, error) {
 	config.MaxOvertakes = cmp.Or(config.MaxOvertakes, defaultMaxOvertakes)
 	config.OutputShare = cmp.Or(config.OutputShare, 1)
 	return &Scheduler{
-		config:   config,
-		forecast: forecast(config.OutputShare),
-		pool:     config.Pool,
-		// One block of a prompt always fits beside all who decode.
-		slots:     min(config.MaxSequences, config.MaxBatchTokens-config.BlockTokens+1),
+		config:    config,
+		forecast:  forecast(config.OutputShare),
+		pool:      config.Pool,
+		slots:     Places(config.MaxSequences, config.MaxBatchTokens, config.BlockTokens),
 		sequences: make(map[SequenceID]*sequence),
 		block:     make([]int32, 0, config.BlockTokens),
 	}, nil

@@ -108,6 +108,9 @@ func NewDriver(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
+	if places := scheduler.Places(capacity.MaxSequences, capacity.MaxBatchTokens, capacity.Layout.BlockTokens); places < capacity.MaxSequences {
+		cfg.Logger.Warn("fewer sequences run at a time than --max-sequences allows: raise --max-batch-tokens", "places", places, "max_sequences", capacity.MaxSequences, "max_batch_tokens", capacity.MaxBatchTokens, "block_tokens", capacity.Layout.BlockTokens)
+	}
 	d := &Driver{
 		cfg:       cfg,
 		steps:     make(chan step, 1),

@@ -17,6 +17,7 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
+	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
@@ -55,6 +56,21 @@ func TestRecord(t *testing.T) {
 	back := new(controlv1.WorkerRecord)
 	if err := protojson.Unmarshal(text, back); err != nil || !proto.Equal(back, record) {
 		t.Errorf("it does not survive the round trip: %v", err)
+	}
+}
+
+// A record promises as many sequences as the scheduler runs: fewer than the engine takes where a step
+// with those has no space for a block of a prompt.
+func TestRecordPromisesThePlacesThereAre(t *testing.T) {
+	for _, c := range []struct{ batch, want int }{{8, 5}, {10, 7}, {11, 8}, {64, 8}} {
+		e, err := simulated.New(simulated.Config{Spec: spec(), Blocks: 40, BlockTokens: 4, MaxBatchTokens: c.batch, MaxSequences: 8})
+		if err != nil {
+			t.Fatal(err)
+		}
+		record := new(controlv1.WorkerRecord)
+		if worker.Describe(record, e, worker.Limits{}); int(record.GetCapacity().GetMaxSequences()) != c.want {
+			t.Errorf("%d tokens a step: %d sequences, want %d", c.batch, record.GetCapacity().GetMaxSequences(), c.want)
+		}
 	}
 }
 
