@@ -122,6 +122,27 @@ func TestForecastIsLearned(t *testing.T) {
 	w.finishAll()
 }
 
+// TestOneTokenTeachesNothing: requests that may generate one token, as for embeddings, do not say
+// how much of its output another one generates.
+func TestOneTokenTeachesNothing(t *testing.T) {
+	w := crowded(t, 20)
+	id := scheduler.SequenceID(0)
+	for range 100 {
+		id++
+		w.submit(scheduler.Request{ID: id, Tokens: []int32{1, 2, 3}, MaxTokens: 1})
+		w.finishStep(time.Millisecond)
+	}
+	for i := range 8 {
+		id++
+		w.submit(scheduler.Request{ID: id, Tokens: []int32{int32(i), 1, 2}, MaxTokens: 18})
+	}
+	w.finishStep(time.Millisecond)
+	if n := w.scheduler.Load().RunningSequences; n != 6 { // of 3 blocks each
+		t.Errorf("%d run", n)
+	}
+	w.finishAll()
+}
+
 // TestArrivedIsNotStarved: one whose long prompt has arrived joins the batch before
 // short ones that came later.
 func TestArrivedIsNotStarved(t *testing.T) {

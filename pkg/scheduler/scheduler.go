@@ -263,9 +263,9 @@ func (s *Scheduler) end(q *sequence, how Finished) {
 		q.inTransfer = false // nothing to read or to write
 	}
 	q.phase = over
-	if generated := q.length() - (q.totalTokens - q.mayGenerate); q.grows() && generated > 0 && how.Reason != Failed {
+	if generated := q.length() - (q.totalTokens - q.mayGenerate); q.grows() && q.mayGenerate > 1 && generated > 0 && how.Reason != Failed {
 		// Also if it was cancelled: whoever waits for words and not for a token ends
-		// it so.
+		// it so. One that may generate one token generates all that it may.
 		s.forecast.observe(generated, q.mayGenerate)
 	}
 	how.ID, how.PrefillCompute, how.DecodeCompute = q.request.ID, q.prefillCompute, q.decodeCompute

@@ -58,7 +58,7 @@ type sequence struct {
 
 	// Waiting.
 	hashes         []kvcache.Hash // of the blocks that it may find in the cache, until they are published
-	mayGenerate    int            // how many tokens came after the request's
+	mayGenerate    int            // how many tokens may come after those of the request as it was submitted
 	left, leftBits int            // tokens left of its prompt, and how many bits express that
 	overtaken      int            // later ones that were taken before it, to what it waits for now
 	aged           bool           // overtaken as often as allowed
