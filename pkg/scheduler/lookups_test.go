@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 )
 
@@ -38,5 +39,16 @@ func TestPromptsThatGiveWayAreLookedUpOnce(t *testing.T) {
 	w.finishAll()
 	if s := w.scheduler.PoolStats(); w.preemptions == 0 || s.LookupTokens != 4*3 || s.HitTokens != 0 {
 		t.Errorf("%d preemptions: of 12 tokens of prompts, %d are looked up and %d hit", w.preemptions, s.LookupTokens, s.HitTokens)
+	}
+}
+
+// A prompt that has to be computed whole is not looked up.
+func TestPromptsThatUseNoCacheAreNotLookedUp(t *testing.T) {
+	w := newWorld(t, 40, standard)
+	w.submit(scheduler.Request{ID: 1, Tokens: prompt(18), MaxTokens: 1, Pool: engine.NewPool(1)})
+	w.submit(scheduler.Request{ID: 2, Tokens: prompt(18), MaxTokens: 1, PromptLogprobs: true})
+	w.finishAll()
+	if s := w.scheduler.PoolStats(); s.LookupTokens != 0 {
+		t.Errorf("%d tokens are looked up", s.LookupTokens)
 	}
 }
