@@ -29,8 +29,8 @@ type Config struct {
 	// steps with prompts, by what steps took so far, and a block of a prompt is
 	// computed in any case. A new scheduler uses four fifths of it.
 	StepBudget time.Duration
-	// MaxWaiting is the most requests that wait, beside as many as there are places left: requests
-	// that come together wait for the next step.
+	// MaxWaiting is the most requests that wait while all places are taken. As many more may as
+	// there are places left, so that requests that come together are not refused.
 	MaxWaiting int
 	// MaxOvertakes is how many later requests may be taken before a waiting one, and may
 	// join the batch before one whose KV has arrived; 0 means 64.

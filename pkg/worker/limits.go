@@ -12,7 +12,8 @@ type Limits struct {
 	// ChunkTokens is the maximum number of tokens of one prompt computed in one step. It bounds how
 	// long prompts hold up sequences that decode on the same worker.
 	ChunkTokens int
-	// MaxWaiting is the maximum number of sequences that wait.
+	// MaxWaiting is the maximum number of sequences that wait beyond the free places. A prefill
+	// worker has as many more whose transfer is not open yet or whose KV it fetches.
 	MaxWaiting int
 	// StepBudget is how much longer prompts may make a step of sequences that decode; 0 is
 	// without a bound.
@@ -33,7 +34,7 @@ const (
 // that work.
 func (l *Limits) RegisterFlags(fs *pflag.FlagSet, prefix, role string, chunkTokens int) {
 	fs.IntVar(&l.ChunkTokens, prefix+"chunk-tokens", chunkTokens, "maximum tokens of one prompt that a "+role+" worker computes in one step; a multiple of the block size")
-	fs.IntVar(&l.MaxWaiting, prefix+"max-waiting", 256, "maximum sequences that wait on a "+role+" worker")
+	fs.IntVar(&l.MaxWaiting, prefix+"max-waiting", 256, "maximum sequences that wait on a "+role+" worker beyond its free places")
 	fs.DurationVar(&l.StepBudget, prefix+"step-budget", 50*time.Millisecond, "how much prompts may lengthen a step of sequences that a "+role+" worker decodes, and so the gap between tokens; 0: only --"+prefix+"chunk-tokens limits them")
 	fs.Float64Var(&l.OutputShare, prefix+"output-share", 1, "share of max_tokens that a "+role+" worker reserves KV blocks for until some requests have ended, above 0 and at most 1; a lower share runs more requests at once, but may preempt some")
 }
