@@ -13,13 +13,17 @@ type Constraint struct {
 	ends    []int32
 
 	tokens []int32  // that were taken in
-	places []*place // places[i] is after i of them; nil: the grammar does not allow them
+	places []*place // after the last of them, in order; nil: the grammar does not allow them
 	mask   []uint64 // of a place that is complete
 	masked *place   // whose mask that is
 	effort int      // that this output took so far
 
 	drafts *Constraint // ForDrafts; nil before it is asked for
 }
+
+// keptPlaces is how many places of an output are kept at least: more than there are drafts, so that one
+// whose drafts were wrong is not read again from its start.
+const keptPlaces = 64
 
 // maxOutputEffort bounds the work for one output on a worker, about a second of it, so that a form that is made
 // to be slow does not hold up the outputs beside it for long. Common forms need a fraction of it.
@@ -130,22 +134,29 @@ func (c *Constraint) Allowed(generated []int32) []uint64 {
 	return c.mask
 }
 
-// at is the place after some tokens. What was taken in before stays: tokens are looked at once,
-// unless they are other ones.
+// at is the place after some tokens. What was taken in before stays, the last of it: tokens are looked at
+// once, unless they are other ones.
 func (c *Constraint) at(generated []int32) *place {
 	same := min(len(c.tokens), len(generated))
 	if !slices.Equal(c.tokens[:same], generated[:same]) {
 		for same = 0; c.tokens[same] == generated[same]; same++ {
 		}
 	}
-	c.tokens, c.places = c.tokens[:same], c.places[:same+1]
 	m := &c.grammar.masks
+	if kept := len(c.places) - (len(c.tokens) - same); kept > 0 {
+		c.tokens, c.places = c.tokens[:same], c.places[:kept]
+	} else {
+		same, c.tokens, c.places = 0, c.tokens[:0], append(c.places[:0], m.first)
+	}
 	for _, token := range generated[same:] {
 		at := c.places[len(c.places)-1]
 		if at != nil {
 			at = m.next(at, token, c.ends)
 		}
+		if len(c.places) >= 2*keptPlaces {
+			c.places = slices.Delete(c.places, 0, keptPlaces)
+		}
 		c.tokens, c.places = append(c.tokens, token), append(c.places, at)
 	}
-	return c.places[len(generated)]
+	return c.places[len(c.places)-1]
 }

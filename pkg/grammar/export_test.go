@@ -51,3 +51,6 @@ func (g *Grammar) Size() int {
 
 // SetMost sets how many bytes of grammars a cache keeps.
 func (c *Cache) SetMost(bytes int) { c.most = bytes }
+
+// Places is how many places an output keeps.
+func (c *Constraint) Places() int { return len(c.places) }
