@@ -194,10 +194,22 @@ type limited interface {
 	OutOfEffort() bool
 }
 
-// NoneBecause is a token that was drawn under Constraint, with sampler.OutOfEffort in place of
+// deferring is a sampler.Constraint that may put work off.
+type deferring interface {
+	// Later says that the last Allowed allows nothing since it put its work off.
+	Later() bool
+}
+
+// NoneBecause is a token that was drawn under Constraint, with sampler.Later or OutOfEffort in place of
 // sampler.NoneAllowed where that is why.
 func (s *Sample) NoneBecause(token int32) int32 {
-	if c, is := s.Constraint.(limited); is && token == sampler.NoneAllowed && c.OutOfEffort() {
+	if token != sampler.NoneAllowed {
+		return token
+	}
+	if c, is := s.Constraint.(deferring); is && c.Later() {
+		return sampler.Later
+	}
+	if c, is := s.Constraint.(limited); is && c.OutOfEffort() {
 		return sampler.OutOfEffort
 	}
 	return token
@@ -218,7 +230,7 @@ type Output struct {
 	// Tokens holds the token drawn for each sequence of the batch, -1 where none
 	// was asked for, and where the logits are not finite (sampler.None): of such a
 	// sequence no KV may be relied on, and the others are as good as without it;
-	// sampler.NoneAllowed or OutOfEffort where the constraint leaves none, with KV as good as
+	// sampler.NoneAllowed, OutOfEffort or Later where the constraint leaves none, with KV as good as
 	// any. They are in Batch.TokenBuffer, if the caller gave that.
 	Tokens []int32
 	// Accepted holds, for each sequence, how many of its drafts, the first ones, are what was

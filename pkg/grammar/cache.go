@@ -101,8 +101,12 @@ func (c *Cache) Get(ctx context.Context, source *inferencev1.StructuredOutput) (
 	if _, wrong := errors.AsType[*Error](err); err != nil && !wrong {
 		return nil, err // another call may have more time
 	}
-	if c.vocabulary == nil && err == nil {
+	switch {
+	case err != nil:
+	case c.vocabulary == nil:
 		g = &Grammar{ignored: g.ignored}
+	default:
+		g.Constrain(nil).Prepare(nil) // here, and not in the step of the first draw
 	}
 	c.complete(one, g, err)
 	return one.grammar, one.err

@@ -18,6 +18,10 @@ type Constraint struct {
 	masked *place   // whose mask that is
 	effort int      // that this output took so far
 
+	budget *Budget // nil: none
+	first  int     // tokens after which the budget does not count
+	later  bool    // the last Allowed was put off
+
 	drafts *Constraint // ForDrafts; nil before it is asked for
 }
 
@@ -41,6 +45,7 @@ func (c *Constraint) ForDrafts() sampler.Constraint {
 	if c.drafts == nil {
 		c.drafts = c.grammar.Constrain(c.ends)
 		c.drafts.drafts = c.drafts
+		c.drafts.Within(c.budget, -1)
 	}
 	return c.drafts
 }
@@ -49,7 +54,7 @@ func (c *Constraint) ForDrafts() sampler.Constraint {
 // methods it may be called beside them, by another goroutine.
 func (c *Constraint) Prepare(generated []int32) {
 	defer c.begin()()
-	if at := c.at(generated); at != nil {
+	if at := c.at(generated); at != nil && !c.waits(at, len(generated)) {
 		c.grammar.masks.mask(at)
 	}
 }
@@ -71,6 +76,7 @@ func (c *Constraint) begin() (end func()) {
 	m.limit = max(1, begun+maxOutputEffort-c.effort)
 	return func() {
 		c.effort += m.effort - begun
+		c.budget.take(m.effort - begun)
 		m.limit = 0
 		if size := m.size(); size != g.size {
 			g.size = size
@@ -88,7 +94,7 @@ func (c *Constraint) begin() (end func()) {
 func (c *Constraint) Forced(generated []int32, most int) []int32 {
 	defer c.begin()()
 	var forced []int32
-	for at := c.at(generated); at != nil && !at.complete && len(forced) < most; {
+	for at := c.at(generated); at != nil && !at.complete && len(forced) < most && !c.waits(at, len(generated)+len(forced)); {
 		id, is := only(c.grammar.masks.mask(at))
 		if !is {
 			break
@@ -114,11 +120,12 @@ func only(mask []uint64) (id int32, is bool) {
 }
 
 // Allowed is the tokens that may come after those that were generated so far, a bit for each;
-// nil: none may, or finding them takes too long. Nobody changes it, and it is valid until the next call.
+// nil: none may, or finding them takes too long, or has to wait (Later). Nobody changes it, and it is
+// valid until the next call.
 func (c *Constraint) Allowed(generated []int32) []uint64 {
 	defer c.begin()()
 	at := c.at(generated)
-	if at == nil {
+	if c.later = at != nil && c.waits(at, len(generated)); c.later || at == nil {
 		return nil
 	}
 	mask := c.grammar.masks.mask(at)

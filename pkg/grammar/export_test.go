@@ -52,5 +52,11 @@ func (g *Grammar) Size() int {
 // SetMost sets how many bytes of grammars a cache keeps.
 func (c *Cache) SetMost(bytes int) { c.most = bytes }
 
+// Effort is the work that an output took, without that of its drafts.
+func (c *Constraint) Effort() int { return c.effort }
+
+// MostEffort is what a step may take: what it may begin, and the mask that was begun last.
+const MostEffort = stepEffort + maxMaskWork
+
 // Places is how many places an output keeps.
 func (c *Constraint) Places() int { return len(c.places) }

@@ -21,6 +21,10 @@ const NoneAllowed int32 = -2
 // work that one output may take.
 const OutOfEffort int32 = -3
 
+// Later is what a draw gives in place of NoneAllowed where the constraint did not begin to find what it
+// allows, since others took the work of the step: the same draw in a later step gives a token.
+const Later int32 = -4
+
 // SampleAllowed is Sample of the tokens that are allowed: the logits of others become minus
 // infinity before step 1. None comes of logits that Sample draws none from; NoneAllowed, where
 // no token is allowed, or where what the parameters make of the logits forbids all that are.

@@ -126,8 +126,9 @@ type Cancel struct{ ID SequenceID }
 // StepDone is the outcome of the last RunStep.
 type StepDone struct {
 	// Tokens, Accepted, Drafts, Logprobs, DraftLogprobs and PromptLogprobs as engine.Output has them; not
-	// read if Err is set. A sequence without the token that it asked for fails with an
-	// engine.NotFiniteError, ErrNoTokenAllowed or ErrConstraintEffort.
+	// read if Err is set. A sequence without the token that it asked for draws again in the next step, if
+	// that is sampler.Later, and else fails with an engine.NotFiniteError, ErrNoTokenAllowed or
+	// ErrConstraintEffort.
 	Tokens, Accepted []int32
 	Drafts           [][]int32
 	Logprobs         []sampler.Logprobs
@@ -235,8 +236,8 @@ type Part struct {
 	Prompt bool
 	// FirstBlock and Blocks are the whole run of blocks, counted in the sequence's
 	// block table, that this part completes: chunks begin and, but for the last
-	// of a prompt, end at block boundaries, so each block is completed once. The
-	// run of the last chunk includes the block that the prompt fills in part. For
+	// of a prompt, end at block boundaries, so each block is completed once, unless the
+	// sequence was preempted. The run of the last chunk includes the block that the prompt fills in part. For
 	// parts with Prompt only.
 	FirstBlock, Blocks int
 }

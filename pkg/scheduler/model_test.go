@@ -270,6 +270,7 @@ func TestSchedulerAgainstModel(t *testing.T) {
 			EngineGuesses:  rapid.Bool().Draw(t, "the engine guesses"),
 		}
 		m := &machine{world: newWorld(t, rapid.SampledFrom([]int{20, 12, 30, 8, 4, 1}).Draw(t, "blocks"), config)}
+		m.putsOff = rapid.Bool().Draw(t, "draws are put off")
 		actions := map[string]func(*rapid.T){
 			"submit":         m.submitAny,
 			"submit2":        m.submitAny,

@@ -33,7 +33,7 @@ func (s *Scheduler) stepDone(e StepDone) {
 		case e.Err != nil:
 		case drew:
 			// The KV is good, whatever became of the sequence meanwhile.
-			q.computed = work.Start + known(work)
+			q.computed = e.computed(i, work, part.Prompt, 0)
 			s.publish(q)
 		default:
 			s.pool.Condemn(q.table)
@@ -85,11 +85,12 @@ func (s *Scheduler) takeDrawn(q *sequence, e *StepDone, i int, work *engine.Sequ
 			return // as if there had been no drafts behind it
 		}
 		if e.Tokens[i] != sampler.None { // else nothing of it is shared
-			q.computed = work.Start + known + j + 1
+			q.computed = e.computed(i, work, false, j+1)
 			s.publish(q)
 		}
 	}
 	switch token := e.Tokens[i]; {
+	case token == sampler.Later:
 	case token == sampler.NoneAllowed:
 		s.finish(q, Failed, ErrNoTokenAllowed)
 	case token == sampler.OutOfEffort:
@@ -115,10 +116,23 @@ var ErrNoTokenAllowed = errors.New("no token of the vocabulary goes on as the fo
 // ErrConstraintEffort fails a sequence whose constraint took all the work that one output may.
 var ErrConstraintEffort = errors.New("finding the tokens that the form of the output allows took all the work that one output may take")
 
+// computed is how many tokens of the i-th sequence of a step, with so many of its drafts, have their KV.
+// What a draw that was put off comes after is computed again in the next step: the last token, or the
+// chunk of a prompt, which begins at a block.
+func (e *StepDone) computed(i int, work *engine.Sequence, prompt bool, drafts int) int {
+	switch later := work.Sample != nil && e.Tokens[i] == sampler.Later; {
+	case later && prompt:
+		return work.Start
+	case later:
+		return work.Start + known(work) + drafts - 1
+	}
+	return work.Start + known(work) + drafts
+}
+
 // drew reports that the logits of the i-th sequence of a step were good, whatever its constraint left of them.
 func (e *StepDone) drew(i int) bool {
 	token := e.Tokens[i]
-	return token >= 0 || token == sampler.NoneAllowed || token == sampler.OutOfEffort
+	return token >= 0 || token == sampler.NoneAllowed || token == sampler.OutOfEffort || token == sampler.Later
 }
 
 // spoilt ends a sequence whose logits are not finite, with so many tokens in its blocks.

@@ -44,6 +44,7 @@ type world struct {
 	preemptions, drafts, accepted int
 	drafting                      time.Duration      // what a draft of the engine takes
 	eager                         bool               // it makes as many as it may
+	putsOff                       bool               // the engine puts draws off now and then, for constraints
 	actions                       []scheduler.Action // of the last event
 }
 
@@ -191,6 +192,10 @@ func (w *world) finishStep(compute time.Duration) {
 			done.Drafts = append(done.Drafts, made)
 		}
 		token, accepted := w.pages.run(work)
+		later := w.later(i, token)
+		if later {
+			token, accepted = sampler.Later, int32(w.steps)%(accepted+1)
+		}
 		if work.Pool != nil { // the hidden state of a token is the token
 			for _, token := range work.Tokens {
 				work.Pool.Add([]float64{float64(token)})
@@ -211,12 +216,24 @@ func (w *world) finishStep(compute time.Duration) {
 			drafts = work.Sample.Drafts
 		}
 		if l := w.lives[step.Parts[i].ID]; l.finished == nil {
-			l.computed = work.Start + len(work.Tokens) - drafts + int(accepted)
+			switch l.computed = work.Start + len(work.Tokens) - drafts + int(accepted); {
+			case later && step.Parts[i].Prompt:
+				l.computed = work.Start
+			case later:
+				l.computed--
+			}
 		}
 		w.drafts, w.accepted = w.drafts+drafts, w.accepted+int(accepted)
 	}
 	w.inFlight = nil
 	w.handle(done)
+}
+
+// later says whether the draw of the i-th sequence of the step is put off. The first one of a request
+// never is.
+func (w *world) later(i int, token int32) bool {
+	part := w.inFlight.Parts[i]
+	return w.putsOff && token >= 0 && (!part.Prompt || w.lives[part.ID].preempted) && digest(uint64(w.steps), uint64(i))%3 == 0
 }
 
 func (w *world) failStep(err error) {

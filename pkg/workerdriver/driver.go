@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/coreloop"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/eventlog"
+	"github.com/tandem-serving/tandem/pkg/grammar"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
@@ -63,6 +64,8 @@ type Driver struct {
 	layerDone  func(layer int)
 	layersDone func()
 	masking    sync.WaitGroup // of prepareMasks
+	maskBudget grammar.Budget
+	nextMask   int // where prepareMasks begins; its own while it runs
 
 	loop *coreloop.Loop[*worker.Worker, worker.Event, worker.Action]
 
@@ -160,25 +163,33 @@ func (d *Driver) Reserve() scheduler.SequenceID {
 // Submit hands in a request whose ID came from Reserve. What becomes of it, the scheduler's
 // actions, is read from the Sequence, which ends with Refused or Finished.
 func (d *Driver) Submit(request scheduler.Request) *Sequence {
-	d.hash(&request)
+	d.admit(&request)
 	return d.begin(request, scheduler.Submit{Request: request}, true)
 }
 
 // Generate hands in what a decode worker is asked for, and Prefill what a prefill worker is.
 // The request's ID came from Reserve. Sequence.Follow must be called.
 func (d *Driver) Generate(g worker.Generate) *Sequence {
-	d.hash(&g.Request)
+	d.admit(&g.Request)
 	return d.begin(g.Request, g, false)
 }
 
 // Prefill is as Generate.
 func (d *Driver) Prefill(p worker.Prefill) *Sequence {
-	d.hash(&p.Request)
+	d.admit(&p.Request)
 	return d.begin(p.Request, p, false)
 }
 
-// hash hashes a prompt before the scheduler has it: no step waits for that.
-func (d *Driver) hash(r *scheduler.Request) { r.Hashes = d.BlockHashes(r.Salt, r.Tokens) }
+// admit gets a request ready before the scheduler has it: it hashes the prompt, since no step waits for
+// that, and bounds the work for its masks in each step but that of its first draw.
+func (d *Driver) admit(r *scheduler.Request) {
+	if r.Hashes == nil {
+		r.Hashes = d.BlockHashes(r.Salt, r.Tokens)
+	}
+	if c, is := r.Constraint.(*grammar.Constraint); is {
+		c.Within(&d.maskBudget, r.Generated)
+	}
+}
 
 func (d *Driver) begin(request scheduler.Request, event worker.Event, bare bool) *Sequence {
 	s := &Sequence{id: request.ID, restore: request.Kind == scheduler.Restore, bare: bare, driver: d, notify: make(chan struct{}, 1)}

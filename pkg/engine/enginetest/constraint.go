@@ -70,6 +70,26 @@ type spent struct{}
 func (spent) Allowed([]int32) []uint64 { return nil }
 func (spent) OutOfEffort() bool        { return true }
 
+// patient is a constraint that puts each draw off twice.
+type patient struct {
+	only
+	asked map[int]int // by how many tokens there are
+	later bool
+}
+
+func (p *patient) Allowed(generated []int32) []uint64 {
+	p.asked[len(generated)]++
+	if p.later = p.asked[len(generated)] <= 2; p.later {
+		return nil
+	}
+	return p.only.Allowed(generated)
+}
+
+func (p *patient) Later() bool { return p.later }
+
+// ForDrafts implements engine's draftable: what is asked of drafts is not put off.
+func (p *patient) ForDrafts() sampler.Constraint { return p.only }
+
 // testConstrainedDrafts: with drafts, allowed ones and others, what is drawn under a constraint is
 // what steps with a token each draw.
 func testConstrainedDrafts(t *testing.T, newEngine NewEngine) {
@@ -87,6 +107,7 @@ func testConstrainedDrafts(t *testing.T, newEngine NewEngine) {
 	}
 	for _, params := range []sampler.Params{{}, {Temperature: 0.9, Seed: 3}, {Temperature: 0.8, Seed: 4, RepetitionPenalty: 1.3}} {
 		p := prompt(e, 21, 3)
+		same := func(a, b sampler.Logprobs) bool { return a.Drawn == b.Drawn && slices.Equal(a.Top, b.Top) }
 		want, likely, _ := drafted(t, e, p, params, allowed, n, func([]int32) []int32 { return nil })
 		r := rand.New(rand.NewPCG(6, 6))
 		forbidden := 0
@@ -104,8 +125,17 @@ func testConstrainedDrafts(t *testing.T, newEngine NewEngine) {
 			}
 			return drafts
 		})
-		if !slices.Equal(got, want) || !slices.EqualFunc(also, likely, func(a, b sampler.Logprobs) bool { return a.Drawn == b.Drawn && slices.Equal(a.Top, b.Top) }) {
+		if !slices.Equal(got, want) || !slices.EqualFunc(also, likely, same) {
 			t.Errorf("%+v: with drafts %v, without %v", params, got, want)
+		}
+		for _, drafts := range []int{0, most} {
+			waiting := &patient{only: allowed, asked: map[int]int{}}
+			got, also, _ := drafted(t, e, p, params, waiting, n, func(so []int32) []int32 {
+				return want[len(so):min(len(so)+drafts, n-1)]
+			})
+			if !slices.Equal(got, want) || !slices.EqualFunc(also, likely, same) {
+				t.Errorf("%+v: with %d drafts and draws that are put off %v, without %v", params, drafts, got, want)
+			}
 		}
 		if cut != forbidden || cut == 0 {
 			t.Errorf("%+v: %d drafts were not computed, %d are not allowed", params, cut, forbidden)

@@ -77,11 +77,15 @@ func drafted(t *testing.T, e engine.Engine, p []int32, params sampler.Params, co
 				likely = append(likely, out.DraftLogprobs[0]...)
 			}
 		}
-		tokens = append(append(tokens, drafts[:accepted]...), out.Tokens[0])
-		likely = append(likely, out.Logprobs[0])
+		tokens = append(tokens, drafts[:accepted]...)
 		cut += out.Cut
+		if out.Tokens[0] != sampler.Later {
+			tokens, likely = append(tokens, out.Tokens[0]), append(likely, out.Logprobs[0])
+		}
 	}
-	take(mustStep(t, e, sequence(p, 0, 0)), nil)
+	for len(tokens) == 0 {
+		take(mustStep(t, e, sequence(p, 0, 0)), nil)
+	}
 	for len(tokens) < n {
 		drafts := next(tokens)
 		work := append([]int32{tokens[len(tokens)-1]}, drafts...)
