@@ -90,7 +90,7 @@ func (s *storing) act(action offload.Action) {
 		}
 	case offload.Restore:
 		s.fetches[a.Fetch] = &fetching{storing: s, id: a.Fetch}
-		p.handle(scheduler.Submit{Request: scheduler.Request{ID: a.Fetch, Kind: scheduler.Restore, Tokens: a.Prefix.Tokens, Salt: a.Prefix.Salt, Spare: a.Spare}})
+		p.handle(scheduler.Submit{Request: scheduler.Request{ID: a.Fetch, Kind: scheduler.Restore, Tokens: a.Prefix.Tokens, Hashes: a.Hashes, Salt: a.Prefix.Salt, Spare: a.Spare}})
 	case offload.StartFetch:
 		s.fetches[a.Fetch].start(a)
 	case offload.StopFetch:

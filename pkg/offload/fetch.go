@@ -54,10 +54,10 @@ func (c *Core) wanted(w Wanted) {
 	// fail then, the prompt waits until nothing of it can land any more, for two leases of the
 	// receiver at the most.
 	whole := kvcache.BlocksFor(w.PromptTokens, c.config.BlockTokens)
-	f := &fetch{id: w.Fetch, asked: key, store: w.Store, prefix: w.Prefix, began: c.now, least: whole - until}
+	f := &fetch{id: w.Fetch, asked: key, store: w.Store, prefix: w.Prefix, hashes: w.Hashes, began: c.now, least: whole - until}
 	c.fetches[f.id], c.joining[key] = f, f
 	c.join(u, f)
-	c.act(Restore{Fetch: f.id, Prefix: f.prefix, Spare: whole - w.Cached})
+	c.act(Restore{Fetch: f.id, Prefix: f.prefix, Hashes: f.hashes, Spare: whole - w.Cached})
 }
 
 func (c *Core) cost(w Wanted) fetchCost {
@@ -110,7 +110,7 @@ func (c *Core) notRestored(e NotRestored) {
 	}
 	if least := f.least; !e.Draining && least > 0 && f.cause == nil {
 		f.least = 0
-		c.act(Restore{Fetch: f.id, Prefix: f.prefix, Spare: least})
+		c.act(Restore{Fetch: f.id, Prefix: f.prefix, Hashes: f.hashes, Spare: least})
 		return
 	}
 	c.act(CountFetch{result})

@@ -154,6 +154,7 @@ type (
 	Restore struct {
 		Fetch  scheduler.SequenceID
 		Prefix Prefix
+		Hashes []kvcache.Hash // those of Wanted
 		Spare  int
 	}
 	// StartFetch asks a store for the blocks of a prefix, but for the first Held.

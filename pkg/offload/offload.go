@@ -85,8 +85,9 @@ type fetch struct {
 	asked   asked
 	store   Store
 	prefix  Prefix
-	blocks  int    // that it brings
-	wanted  uint64 // bytes
+	hashes  []kvcache.Hash // of its blocks
+	blocks  int            // that it brings
+	wanted  uint64         // bytes
 	began   time.Time
 	least   int   // blocks that Restore leaves to others at least; 0: it was tried
 	cause   error // why it was stopped; nil: it was not

@@ -181,7 +181,7 @@ func (s *storing) get(ctx context.Context, source *workerv1.BlockSource, id sche
 	// The last token is always computed.
 	until := min(int(source.GetBlocks()), (len(request.Tokens)-1)/blockTokens)
 	tokens := request.Tokens[:until*blockTokens]
-	hashes := s.driver.BlockHashes(request.Salt, tokens)
+	hashes := request.Hashes[:until]
 	_, model := s.driver.Load()
 	answers := make(chan offload.Answer, 1)
 	event := offload.Wanted{
@@ -254,7 +254,7 @@ func (s *storing) apply(_ time.Time, actions []offload.Action) {
 
 // restore asks the scheduler to reserve blocks. It does so at once or not at all.
 func (s *storing) restore(a offload.Restore) offload.Event {
-	sequence := s.driver.Submit(scheduler.Request{ID: a.Fetch, Kind: scheduler.Restore, Tokens: a.Prefix.Tokens, Salt: a.Prefix.Salt, Spare: a.Spare})
+	sequence := s.driver.Submit(scheduler.Request{ID: a.Fetch, Kind: scheduler.Restore, Tokens: a.Prefix.Tokens, Hashes: a.Hashes, Salt: a.Prefix.Salt, Spare: a.Spare})
 	answer := offload.NotRestored{Fetch: a.Fetch}
 	for _, action := range sequence.Take() {
 		switch r := action.(type) {
