@@ -30,24 +30,24 @@ func (d *Driver) Report(ctx context.Context, role controlv1.Role, publisher Load
 // ends. Two reports are at least the given time apart. load is the report now, and a
 // channel closed on the next change.
 func ReportLoad(ctx context.Context, publisher LoadPublisher, apart time.Duration, load func() (*controlv1.LoadReport, <-chan struct{})) {
-	beat := time.NewTimer(0)
-	defer beat.Stop()
+	schedule := worker.ReportSchedule{Apart: apart, Every: worker.ReportEvery}
+	due := time.NewTimer(0)
+	defer due.Stop()
 	for {
 		report, changed := load()
 		publisher.Load(report)
-		spacing := time.NewTimer(apart)
-		beat.Reset(worker.ReportEvery)
-		select {
-		case <-ctx.Done():
-			spacing.Stop()
-			return
-		case <-spacing.C:
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		case <-beat.C:
+		schedule.Reported(time.Now())
+		for reported := false; !reported; {
+			due.Reset(time.Until(schedule.Next()))
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+				schedule.Changed()
+				changed = nil
+			case <-due.C:
+				reported = true
+			}
 		}
 	}
 }
