@@ -17,7 +17,6 @@ type generation struct {
 	ending, ended bool
 	sequence      sequence // beside them in memory: they are read for every token
 
-	id           scheduler.SequenceID
 	pauses       bool
 	promptTokens int
 	cachedTokens int
@@ -39,7 +38,7 @@ const (
 )
 
 func (w *Worker) generate(e Generate) {
-	g := &generation{id: e.Request.ID, pauses: e.Pauses, promptTokens: len(e.Request.Tokens)}
+	g := &generation{pauses: e.Pauses, promptTokens: len(e.Request.Tokens)}
 	if w.begin(&g.sequence, e.Request, g) {
 		if queued := w.taken(e.Queued); queued != nil {
 			g.send(w, &workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Queued{Queued: queued}})
@@ -52,7 +51,7 @@ func (g *generation) over() bool { return g.ended }
 
 func (g *generation) send(w *Worker, e *workerv1.DecodeEvent) {
 	if !g.ending && !g.ended {
-		w.act(SendDecode{ID: g.id, Event: e})
+		w.act(SendDecode{ID: g.sequence.id, Event: e})
 	}
 }
 
@@ -68,10 +67,10 @@ func (g *generation) end(w *Worker, err error) {
 		return
 	}
 	if g.kv == writable {
-		w.act(CancelKV{g.id})
+		w.act(CancelKV{g.sequence.id})
 	}
 	g.ended = true
-	w.act(End{ID: g.id, Err: err})
+	w.act(End{ID: g.sequence.id, Err: err})
 }
 
 func (g *generation) take(w *Worker, action scheduler.Action) bool {
@@ -80,7 +79,7 @@ func (g *generation) take(w *Worker, action scheduler.Action) bool {
 		g.kv, g.cachedTokens = asked, a.CachedTokens
 		blockTokens := w.config.Scheduler.BlockTokens
 		w.act(ReserveKV{
-			ID: g.id, Blocks: a.Blocks, Held: a.CachedTokens / blockTokens, Prompt: kvcache.BlocksFor(g.promptTokens, blockTokens),
+			ID: g.sequence.id, Blocks: a.Blocks, Held: a.CachedTokens / blockTokens, Prompt: kvcache.BlocksFor(g.promptTokens, blockTokens),
 		})
 	case scheduler.Started:
 		if g.kv == unreserved { // prefilled here
@@ -147,7 +146,7 @@ func (g *generation) cancel(w *Worker, err error) {
 	if g.why == nil {
 		g.why = err
 	}
-	w.schedule(scheduler.Cancel{ID: g.id}) // ends the stream, unless its blocks are being inspected
+	w.schedule(scheduler.Cancel{ID: g.sequence.id}) // ends the stream, unless its blocks are being inspected
 	g.end(w, g.why)
 }
 
@@ -173,7 +172,7 @@ func (g *generation) notReserved(w *Worker, e NotReserved) {
 	if g.why == nil {
 		g.why = e.Err
 	}
-	w.schedule(scheduler.TransferDone{ID: g.id})
+	w.schedule(scheduler.TransferDone{ID: g.sequence.id})
 	g.end(w, g.why)
 }
 
@@ -189,7 +188,7 @@ func (g *generation) arrived(w *Worker, e Arrived) {
 			g.why = brokenTransfer(err, false)
 		}
 	}
-	w.schedule(scheduler.KVArrived{ID: g.id, Sampled: sampled, From: e.From, Approximate: e.Approximate})
+	w.schedule(scheduler.KVArrived{ID: g.sequence.id, Sampled: sampled, From: e.From, Approximate: e.Approximate})
 }
 
 // checkSampled refuses tokens that no engine takes: they would fail the step of every sequence
@@ -220,5 +219,5 @@ func (g *generation) drained(w *Worker) {
 		return
 	}
 	g.kv = closed
-	w.schedule(scheduler.TransferDone{ID: g.id})
+	w.schedule(scheduler.TransferDone{ID: g.sequence.id})
 }
