@@ -14,8 +14,8 @@ type hashTable struct {
 	len    int // blocks in it
 	// factor is odd, and nobody outside knows it: prompts whose hashes share a chain cannot be
 	// made.
-	factor  uint64
-	fetched int32 // means nothing: fetch has to do something with what it reads
+	factor       uint64
+	prefetchSink int32 // see package kvcache
 }
 
 type hashNode struct {
@@ -51,12 +51,12 @@ func (t *hashTable) find(hash Hash) int32 {
 
 // fetch reads what find or delete of a hash will read first. A processor waits for many lines of
 // memory at a time where none of them has to be there for the next.
-func (t *hashTable) fetch(hash Hash) { t.fetched += *t.chain(hash) }
+func (t *hashTable) fetch(hash Hash) { t.prefetchSink += *t.chain(hash) }
 
 // fetchFirst reads what they will read next, once fetch has been called.
 func (t *hashTable) fetchFirst(hash Hash) {
 	if n := *t.chain(hash) - 1; n != absent {
-		t.fetched += t.nodes[n].next
+		t.prefetchSink += t.nodes[n].next
 	}
 }
 

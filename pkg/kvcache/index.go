@@ -44,9 +44,9 @@ type Index struct {
 	sharingUnused int32 // head of the unused list, linked by entry; nobody if it is empty
 	sharingWords  int   // total length of the sets
 
-	candidates bitset  // scratch of MatchInto
-	path       []int32 // scratch of MatchInto
-	fetched    int32   // keeps the compiler from removing the reads of fetch
+	candidates   bitset  // scratch of MatchInto
+	path         []int32 // scratch of MatchInto
+	prefetchSink int32   // see package kvcache
 }
 
 // Bounds of the events that are kept for a worker between a gap and its snapshot.
@@ -292,7 +292,7 @@ func (x *Index) fetch(lists ...[]Hash) {
 	for _, hashes := range lists {
 		for _, hash := range hashes {
 			if n := x.byHash.find(hash); n != absent {
-				x.fetched += x.entry(n).before
+				x.prefetchSink += x.entry(n).before
 			}
 		}
 	}

@@ -13,10 +13,10 @@ type step struct {
 	members []*sequence
 	run     RunStep
 	// promptMs is what the prompts were taken to add, 0 if that was not known.
-	promptMs float64
-	tried    bool    // a draft of it is a trial
-	drafts   []int32 // memory for tokens with their drafts
-	fetched  int     // means nothing: fetch has to do something with what it reads
+	promptMs     float64
+	tried        bool    // a draft of it is a trial
+	drafts       []int32 // memory for tokens with their drafts
+	prefetchSink int     // see package kvcache
 }
 
 // add adds a sequence, and returns its work, which is to be filled in.
@@ -33,9 +33,9 @@ func (st *step) add(q *sequence, part Part) *engine.Sequence {
 // for many lines of memory at once where none of them has to be there for the next.
 func (st *step) fetch() {
 	for i, q := range st.members {
-		st.fetched += q.computed + int(q.request.Kind) + len(st.run.Batch.Sequences[i].Tokens)
+		st.prefetchSink += q.computed + int(q.request.Kind) + len(st.run.Batch.Sequences[i].Tokens)
 		if last := len(q.output) - 1; last >= 0 {
-			st.fetched += int(q.output[last])
+			st.prefetchSink += int(q.output[last])
 		}
 	}
 }

@@ -5,10 +5,10 @@ import "github.com/tandem-serving/tandem/pkg/scheduler"
 // stepping finds sequences that decode and are left out of a step, since the scheduler has
 // no block for their next token.
 type stepping struct {
-	number    uint64      // of the step that is in flight, or is the next
-	now, last []*sequence // in that step, and in the one before
-	next      int         // where in last the next one to look for is likely to be
-	fetched   uint64      // means nothing: ended has to do something with what it reads
+	number       uint64      // of the step that is in flight, or is the next
+	now, last    []*sequence // in that step, and in the one before
+	next         int         // where in last the next one to look for is likely to be
+	prefetchSink uint64      // see package kvcache
 }
 
 // sequence finds a sequence of the last step. Those are asked for in about the order of that
@@ -35,7 +35,7 @@ func (p *stepping) ended() {
 	p.next = 0
 	p.now, p.last = p.last[:0], p.now
 	for _, q := range p.last { // a processor waits for all of them at a time
-		p.fetched += uint64(q.id)
+		p.prefetchSink += uint64(q.id)
 	}
 }
 

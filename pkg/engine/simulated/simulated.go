@@ -67,11 +67,11 @@ type Engine struct {
 
 	// Of the goroutine that steps: what checks its batches, when the last step was
 	// done, and by how much that was too late.
-	batches *engine.Validator
-	doneAt  time.Time
-	late    time.Duration
-	cutter  engine.Cutter
-	fetched uint64 // means nothing: run has to do something with what it reads
+	batches      *engine.Validator
+	doneAt       time.Time
+	late         time.Duration
+	cutter       engine.Cutter
+	prefetchSink uint64 // see package kvcache
 
 	mu     sync.Mutex // guards closed
 	closed bool
@@ -264,7 +264,7 @@ func (e *Engine) run(ctx context.Context, batch engine.Batch, work latency.StepW
 			if e.cfg.Brief { // a processor waits for the records of all of them at a time
 				for i := range batch.Sequences {
 					if s := &batch.Sequences[i]; s.Start > 0 {
-						e.fetched += uint64(e.record(layer, s.Blocks, s.Start-1)[0])
+						e.prefetchSink += uint64(e.record(layer, s.Blocks, s.Start-1)[0])
 					}
 				}
 			}
