@@ -6,7 +6,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/sampler"
 )
 
-// drafts are those of a sequence's tokens that are guesses.
+// drafts are those of a sequence's tokens that may not be what is drawn.
 func (s *Sequence) drafts() []int32 { return s.Tokens[len(s.Tokens)-s.Sample.Drafts:] }
 
 // Rows is how many tokens may be drawn for a sequence: one after each draft, and one before

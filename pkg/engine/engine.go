@@ -52,8 +52,8 @@ type Capacity struct {
 	// MaxDrafts is the most drafts of one sequence in a Step (Sample.Drafts); 0: the engine
 	// does not verify any.
 	MaxDrafts int
-	// Guesses: the engine makes drafts itself where it is asked to (Sample.Guesses).
-	Guesses bool
+	// MakesDrafts: the engine makes drafts itself where it is asked to (Sample.DraftRequest).
+	MakesDrafts bool
 	// Pools: the engine gives hidden states (Sequence.Pool).
 	Pools bool
 	// Threads is the number of compute threads, for people.
@@ -145,15 +145,15 @@ type Sample struct {
 	// Offset is the number of tokens that the request generated before, drafts not
 	// included: the counter of the generator.
 	Offset uint64
-	// Drafts is how many of Tokens, the last ones, are guesses at what is drawn. A token is
+	// Drafts is how many of Tokens, the last ones, are drafts of what is drawn. A token is
 	// drawn after the one before them and, as long as each was what the draft says, after
 	// every draft: so the draws are those of as many Steps with a token each. The KV of the
 	// drafts that were wrong, and of those behind them, is of no use. What Constraint does not
 	// allow is wrong, and an engine need not compute it (Cutter).
 	Drafts int
-	// Guesses asks for drafts that the engine makes itself, where there are no Drafts. An engine
+	// DraftRequest asks for drafts that the engine makes itself, where there are no Drafts. An engine
 	// whose Capacity does not say that it makes any ignores it.
-	Guesses Guesses
+	DraftRequest DraftRequest
 	// History is the request's tokens so far, drafts not included, for penalties. Nobody
 	// changes it while the Step runs.
 	History sampler.History
@@ -168,10 +168,10 @@ type Sample struct {
 	Constraint sampler.Constraint
 }
 
-// Guesses asks an engine for drafts of its own.
-type Guesses struct {
+// DraftRequest asks an engine for drafts of its own.
+type DraftRequest struct {
 	// Sequence names the sequence for as long as the engine lives, so that the engine knows what it
-	// has computed of it to guess by.
+	// has computed of it to draft by.
 	Sequence uint64
 	// Most is how many drafts there may be; 0: none. Sequence.Blocks covers as many positions more.
 	Most int
@@ -236,7 +236,7 @@ type Output struct {
 	// Accepted holds, for each sequence, how many of its drafts, the first ones, are what was
 	// drawn. Its token is the one drawn after those. Nil if no sequence had drafts.
 	Accepted []int32
-	// Drafts holds, for each sequence that asked for guesses, the drafts that the engine made and
+	// Drafts holds, for each sequence that asked for some, the drafts that the engine made and
 	// verified: it makes fewer than it may, or none, as it likes. Nil if it made none at all. The
 	// caller may keep it.
 	Drafts [][]int32

@@ -119,23 +119,23 @@ func TestTooMuchWorkForOneOutput(t *testing.T) {
 	}
 }
 
-// Wrong guesses at an output do not use up its work, only that for guesses.
-func TestTooMuchWorkForGuesses(t *testing.T) {
+// Wrong drafts of an output do not use up its work, only that for drafts.
+func TestTooMuchWorkForDrafts(t *testing.T) {
 	longtest.OneGoroutine(t)
 	form, last := laborious(t)
 	r := rand.New(rand.NewPCG(3, 4))
 	c := form.Constrain([]int32{eos})
-	guess := &engine.Sample{Constraint: c}
+	draft := &engine.Sample{Constraint: c}
 	var so []int32
 	for range 1000 {
-		if so = append(so, last-int32(r.IntN(1<<12))); guess.DraftConstraint().Allowed(so) == nil {
+		if so = append(so, last-int32(r.IntN(1<<12))); draft.DraftConstraint().Allowed(so) == nil {
 			break
 		}
 	}
 	if len(so) == 1000 {
-		t.Error("guesses go on for ever")
+		t.Error("drafts go on for ever")
 	}
 	if mask := c.Allowed([]int32{last}); !allowed(mask, 1) || c.OutOfEffort() {
-		t.Error("guesses end the output")
+		t.Error("drafts end the output")
 	}
 }

@@ -39,8 +39,8 @@ func (g *Grammar) Constrain(ends []int32) *Constraint {
 	return &Constraint{grammar: g, ends: ends, places: []*place{g.masks.first}}
 }
 
-// ForDrafts holds guesses at the same output to the grammar. Their work has a bound of its own, the
-// same again: what wrong guesses take ends no output, only further guesses.
+// ForDrafts holds drafts of the same output to the grammar. Their work has a bound of its own, the
+// same again: what wrong drafts take ends no output, only further drafts.
 func (c *Constraint) ForDrafts() sampler.Constraint {
 	if c.drafts == nil {
 		c.drafts = c.grammar.Constrain(c.ends)

@@ -10,8 +10,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
-// Where a stop text ends a request, the usage has the guesses that the worker had verified by then.
-func TestGuessesBeforeAStopText(t *testing.T) {
+// Where a stop text ends a request, the usage has the drafts that the worker had verified by then.
+func TestDraftsBeforeAStopText(t *testing.T) {
 	for _, c := range []struct{ drafts, accepted, wantDrafts, wantAccepted uint32 }{
 		{9, 4, 9, 4},
 		{4, 9, 0, 0}, // no worker says that

@@ -202,26 +202,26 @@ func (w *world) checkWork(l *life, part scheduler.Part, work engine.Sequence) {
 
 // checkDrafts takes the drafts out of a sequence's work, and says how many there were.
 func (w *world) checkDrafts(l *life, part scheduler.Part, work *engine.Sequence) int {
-	if work.Sample == nil || work.Sample.Drafts == 0 && work.Sample.Guesses.Most == 0 {
+	if work.Sample == nil || work.Sample.Drafts == 0 && work.Sample.DraftRequest.Most == 0 {
 		return 0
 	}
 	n := work.Sample.Drafts
-	if w.config.EngineGuesses {
-		if n > 0 || work.Sample.Guesses.Sequence != uint64(part.ID) {
-			w.t.Fatalf("%d: %d drafts where the engine makes them, for %+v", part.ID, n, work.Sample.Guesses)
+	if w.config.EngineDrafts {
+		if n > 0 || work.Sample.DraftRequest.Sequence != uint64(part.ID) {
+			w.t.Fatalf("%d: %d drafts where the engine makes them, for %+v", part.ID, n, work.Sample.DraftRequest)
 		}
-		n = work.Sample.Guesses.Most
-	} else if work.Sample.Guesses.Most > 0 {
+		n = work.Sample.DraftRequest.Most
+	} else if work.Sample.DraftRequest.Most > 0 {
 		w.t.Fatalf("%d: the engine is asked for drafts", part.ID)
 	}
 	r := l.request
 	left := min(r.MaxTokens-r.Generated-len(l.output), w.config.ContextTokens-len(l.tokens()))
-	if n > w.config.MaxDrafts || part.Prompt || r.Kind == scheduler.PrefillOnly || n >= left || w.config.EngineGuesses && work.Sample.Guesses.Left != left {
+	if n > w.config.MaxDrafts || part.Prompt || r.Kind == scheduler.PrefillOnly || n >= left || w.config.EngineDrafts && work.Sample.DraftRequest.Left != left {
 		w.t.Fatalf("%d: %d drafts where %d tokens are left: %+v", part.ID, n, left, part)
 	}
 	sample := *work.Sample
 	work.Tokens = work.Tokens[:len(work.Tokens)-sample.Drafts]
-	sample.Drafts, sample.Guesses, work.Sample = 0, engine.Guesses{}, &sample
+	sample.Drafts, sample.DraftRequest, work.Sample = 0, engine.DraftRequest{}, &sample
 	return n
 }
 

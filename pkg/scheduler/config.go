@@ -41,9 +41,9 @@ type Config struct {
 	// MaxDrafts is the most drafts of next tokens that a sequence which decodes has in a step
 	// (speculative decoding); 0: none. The engine must verify as many.
 	MaxDrafts int
-	// EngineGuesses: the engine makes them (engine.Sample.Guesses). Else they are found by looking up
+	// EngineDrafts: the engine makes them (engine.Sample.DraftRequest). Else they are found by looking up
 	// a sequence's last tokens in what came before.
-	EngineGuesses bool
+	EngineDrafts bool
 }
 
 // defaultMaxOvertakes is the bound that Config.MaxOvertakes = 0 stands for.

@@ -74,8 +74,8 @@ func (s *Scheduler) addDrafts(st *step) (n int) {
 			c.Drafts, st.tried = 1, true // one in a step: the next size of it is tried, too
 		}
 		if c.Drafts = s.fitDrafts(q, min(c.Drafts, left)); c.Drafts > 0 {
-			if s.config.EngineGuesses {
-				work.Blocks, work.Sample.Guesses = q.table, engine.Guesses{Sequence: uint64(q.request.ID), Most: c.Drafts, Left: q.totalTokens - q.length()}
+			if s.config.EngineDrafts {
+				work.Blocks, work.Sample.DraftRequest = q.table, engine.DraftRequest{Sequence: uint64(q.request.ID), Most: c.Drafts, Left: q.totalTokens - q.length()}
 			} else {
 				st.draft(q, work, c.Drafts)
 			}
@@ -101,7 +101,7 @@ func (s *Scheduler) findDrafts(st *step) (contexts int) {
 			q.drafts = new(drafts)
 		}
 		own := q.drafts
-		if s.config.EngineGuesses {
+		if s.config.EngineDrafts {
 			d.members = append(d.members, i)
 			d.candidates = append(d.candidates, speculation.Candidate{Acceptance: own.acceptance.Of(&d.acceptance, 0), Most: most})
 			continue
@@ -180,7 +180,7 @@ func (e *StepDone) drafts(i int, work *engine.Sequence) []int32 {
 	switch {
 	case work.Sample == nil:
 		return nil
-	case work.Sample.Guesses.Most > 0 && i < len(e.Drafts):
+	case work.Sample.DraftRequest.Most > 0 && i < len(e.Drafts):
 		return e.Drafts[i]
 	}
 	return work.Tokens[known(work):]
@@ -192,7 +192,7 @@ func (e *StepDone) accepted(i int, work *engine.Sequence, drafts int) (n int, ok
 	switch {
 	case drafts == 0:
 		return 0, true
-	case drafts > max(work.Sample.Drafts, work.Sample.Guesses.Most):
+	case drafts > max(work.Sample.Drafts, work.Sample.DraftRequest.Most):
 		return 0, false
 	case i >= len(e.Accepted) || e.Accepted[i] < 0 || int(e.Accepted[i]) > drafts:
 		return 0, false

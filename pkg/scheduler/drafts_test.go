@@ -19,7 +19,7 @@ func draftsConfig(drafts int) scheduler.Config {
 // engineDraftsConfig is draftsConfig where the engine makes the drafts.
 func engineDraftsConfig(drafts int) scheduler.Config {
 	config := draftsConfig(drafts)
-	config.EngineGuesses = true
+	config.EngineDrafts = true
 	return config
 }
 
@@ -79,7 +79,7 @@ func testCostlyDrafts(t *testing.T, config func(int) scheduler.Config) {
 	w := runDrafted(t, config(3), 4, 0, costly)
 	t.Logf("%d drafts, %d right, %d steps", w.drafts, w.accepted, w.steps)
 	most := 4 * 100 / 8 // of the tokens
-	if w.config.EngineGuesses {
+	if w.config.EngineDrafts {
 		most *= 2 // at first, when nobody knows what they cost, each could have as many as it may
 	}
 	if w.drafts > most {
@@ -118,7 +118,7 @@ func TestTheEngineDraftsTooMuch(t *testing.T) {
 				t.Fatal("it was never asked")
 			}
 			done := scheduler.StepDone{Tokens: []int32{1}, Compute: time.Millisecond}
-			if asked = run.Batch.Sequences[0].Sample.Guesses.Most; asked > 0 {
+			if asked = run.Batch.Sequences[0].Sample.DraftRequest.Most; asked > 0 {
 				done.Drafts, done.Accepted = [][]int32{c.made}, []int32{c.accepted}
 			}
 			actions = s.Handle(now, done)

@@ -69,7 +69,7 @@ func (p *pages) run(work engine.Sequence) (token, accepted int32) {
 // draft drafts as an engine's own draft model does: as many tokens as it may, or if it is not eager
 // perhaps fewer, most of them right. What it does depends on salt.
 func (p *pages) draft(work engine.Sequence, salt uint64, eager bool) (drafts []int32) {
-	if work.Sample == nil || work.Sample.Guesses.Most == 0 {
+	if work.Sample == nil || work.Sample.DraftRequest.Most == 0 {
 		return nil
 	}
 	kv := p.read(work.Blocks, work.Start)
@@ -77,7 +77,7 @@ func (p *pages) draft(work engine.Sequence, salt uint64, eager bool) (drafts []i
 		kv = append(kv, attend(kv, token))
 	}
 	chance := digest(salt, kv[len(kv)-1])
-	n := uint64(work.Sample.Guesses.Most)
+	n := uint64(work.Sample.DraftRequest.Most)
 	if !eager {
 		n = chance % (n + 1)
 	}

@@ -267,7 +267,7 @@ func TestSchedulerAgainstModel(t *testing.T) {
 			StepBudget:     rapid.SampledFrom([]time.Duration{0, 3 * time.Millisecond, 100 * time.Millisecond}).Draw(t, "step budget"),
 			OutputShare:    rapid.SampledFrom([]float64{0.01, 0, 0.3, 0.01}).Draw(t, "output share"),
 			MaxDrafts:      rapid.SampledFrom([]int{0, 3, 1, 8}).Draw(t, "drafts"),
-			EngineGuesses:  rapid.Bool().Draw(t, "the engine guesses"),
+			EngineDrafts:   rapid.Bool().Draw(t, "the engine drafts"),
 		}
 		m := &machine{world: newWorld(t, rapid.SampledFrom([]int{20, 12, 30, 8, 4, 1}).Draw(t, "blocks"), config)}
 		m.putsOff = rapid.Bool().Draw(t, "draws are put off")

@@ -119,7 +119,7 @@ func (q *sequence) ended(token int32) FinishReason {
 // draw is the draw of the next token, for the step whose turn it is.
 func (q *sequence) draw(turn int) *engine.Sample {
 	sample := &q.samples[turn]
-	sample.Offset, sample.Drafts, sample.Guesses = uint64(q.offset()), 0, engine.Guesses{}
+	sample.Offset, sample.Drafts, sample.DraftRequest = uint64(q.offset()), 0, engine.DraftRequest{}
 	sample.History.Generated = q.output // what is appended later does not change what is there
 	return sample
 }

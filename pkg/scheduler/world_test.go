@@ -188,7 +188,7 @@ func (w *world) finishStep(compute time.Duration) {
 			sample.Drafts = n
 			work.Sample, work.Tokens = &sample, slices.Concat(work.Tokens, made)
 		}
-		if w.config.EngineGuesses {
+		if w.config.EngineDrafts {
 			done.Drafts = append(done.Drafts, made)
 		}
 		token, accepted := w.pages.run(work)

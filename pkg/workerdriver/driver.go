@@ -102,7 +102,7 @@ func NewDriver(cfg Config) (*Driver, error) {
 		StepBudget:     cfg.StepBudget,
 		OutputShare:    cfg.OutputShare,
 		MaxDrafts:      cfg.MaxDrafts,
-		EngineGuesses:  cfg.MaxDrafts > 0 && capacity.Guesses,
+		EngineDrafts:   cfg.MaxDrafts > 0 && capacity.MakesDrafts,
 	}}
 	if cfg.MaxDrafts > capacity.MaxDrafts {
 		return nil, fmt.Errorf("%d draft tokens: the engine verifies at most %d", cfg.MaxDrafts, capacity.MaxDrafts)

@@ -41,7 +41,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	maxDrafts, err := cfg.MaxDrafts(capacity.MaxDrafts, capacity.Guesses)
+	maxDrafts, err := cfg.MaxDrafts(capacity.MaxDrafts, capacity.MakesDrafts)
 	if err != nil {
 		return nil, err
 	}

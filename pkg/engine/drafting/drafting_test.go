@@ -84,8 +84,8 @@ func newTexts(n, promptTokens int) (all []*text) {
 	return all
 }
 
-// work is the next step of a text, which may have so many guesses.
-func (x *text) work(guesses int) engine.Sequence {
+// work is the next step of a text, which may have so many drafts.
+func (x *text) work(drafts int) engine.Sequence {
 	all := slices.Concat(x.prompt, x.tokens)
 	start := len(all) - 1
 	if len(x.tokens) == 0 {
@@ -93,33 +93,33 @@ func (x *text) work(guesses int) engine.Sequence {
 	}
 	s := engine.Sequence{Tokens: all[start:], Start: start, Sample: &engine.Sample{
 		Offset: uint64(len(x.tokens)), Params: x.params, Constraint: x.constraint, Logprobs: true, TopLogprobs: 1,
-		History: sampler.History{Prompt: x.prompt, Generated: x.tokens},
-		Guesses: engine.Guesses{Sequence: x.name, Most: guesses, Left: x.left},
+		History:      sampler.History{Prompt: x.prompt, Generated: x.tokens},
+		DraftRequest: engine.DraftRequest{Sequence: x.name, Most: drafts, Left: x.left},
 	}}
-	for i := range (len(all) + guesses + blockTokens - 1) / blockTokens {
+	for i := range (len(all) + drafts + blockTokens - 1) / blockTokens {
 		s.Blocks = append(s.Blocks, kvcache.BlockID(x.first+i))
 	}
 	return s
 }
 
-// step computes a step of some texts, with so many guesses of each.
-func step(t *testing.T, e engine.Engine, guesses func(x *text) int, texts ...*text) engine.Output {
+// step computes a step of some texts, with so many drafts of each.
+func step(t *testing.T, e engine.Engine, drafts func(x *text) int, texts ...*text) engine.Output {
 	t.Helper()
 	var batch engine.Batch
 	for _, x := range texts {
-		batch.Sequences = append(batch.Sequences, x.work(guesses(x)))
+		batch.Sequences = append(batch.Sequences, x.work(drafts(x)))
 	}
 	out, err := e.Step(t.Context(), batch)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, x := range texts {
-		most, made, right := batch.Sequences[i].Sample.Guesses.Most, []int32(nil), 0
+		most, made, right := batch.Sequences[i].Sample.DraftRequest.Most, []int32(nil), 0
 		if out.Drafts != nil {
 			made, right = out.Drafts[i], int(out.Accepted[i])
 		}
 		if len(made) > most || right > len(made) || right > 0 && len(out.DraftLogprobs[i]) != right {
-			t.Fatalf("%d guesses of %d, %d right", len(made), most, right)
+			t.Fatalf("%d drafts of %d, %d right", len(made), most, right)
 		}
 		x.tokens = append(append(x.tokens, made[:right]...), out.Tokens[i])
 		x.asked, x.made, x.right = x.asked+most, x.made+len(made), x.right+right
@@ -129,7 +129,7 @@ func step(t *testing.T, e engine.Engine, guesses func(x *text) int, texts ...*te
 
 func all(n int) func(*text) int { return func(*text) int { return n } }
 
-// same checks that texts are what they are without guesses, as far as they go.
+// same checks that texts are what they are without drafts, as far as they go.
 func same(t *testing.T, texts ...*text) {
 	t.Helper()
 	e := engineOf(t, 4, 1000)
@@ -139,7 +139,7 @@ func same(t *testing.T, texts ...*text) {
 			step(t, e, all(0), plain)
 		}
 		if !slices.Equal(plain.tokens, x.tokens) {
-			t.Errorf("sequence %d: %v, without guesses %v", x.name, x.tokens, plain.tokens)
+			t.Errorf("sequence %d: %v, without drafts %v", x.name, x.tokens, plain.tokens)
 		}
 	}
 }
@@ -153,13 +153,13 @@ func TestTheTokensAreTheSame(t *testing.T) {
 			for i := range 40 {
 				out := step(t, e, func(x *text) int { return (i + int(x.name)) % 5 }, texts...)
 				if (out.Drafting > 0) != (out.Drafts != nil) {
-					t.Errorf("%v for the guesses %v", out.Drafting, out.Drafts)
+					t.Errorf("%v for the drafts %v", out.Drafting, out.Drafts)
 				}
 			}
 			same(t, texts...)
 			for _, x := range texts {
 				if x.made != x.asked || layers == 4 && x.right != x.made || x.right < x.made/4 {
-					t.Errorf("sequence %d: %d guesses of %d, %d right", x.name, x.made, x.asked, x.right)
+					t.Errorf("sequence %d: %d drafts of %d, %d right", x.name, x.made, x.asked, x.right)
 				}
 			}
 		})
@@ -201,7 +201,7 @@ func TestALongPromptIsReadInChunks(t *testing.T) {
 		step(t, e, all(2), long, short)
 	}
 	if long.made == 0 || long.made == long.asked || short.made != short.asked {
-		t.Errorf("%d guesses of %d, and %d of %d of the short one", long.made, long.asked, short.made, short.asked)
+		t.Errorf("%d drafts of %d, and %d of %d of the short one", long.made, long.asked, short.made, short.asked)
 	}
 	computed := 0
 	for _, n := range draft.tokens {
@@ -215,7 +215,7 @@ func TestALongPromptIsReadInChunks(t *testing.T) {
 	same(t, long, short)
 }
 
-// A prompt is not read where the output ends before guesses could help.
+// A prompt is not read where the output ends before drafts could help.
 func TestALongPromptIsNotReadForAFewTokens(t *testing.T) {
 	for left, reads := range map[int]bool{0: true, 2: false, 3: true} {
 		draft := &watched{Engine: engineOf(t, 4, 1000)}
@@ -257,7 +257,7 @@ func TestTheDraftModelFails(t *testing.T) {
 		step(t, e, all(3), x)
 	}
 	if x.made != 4*3 || len(draft.tokens) != 4*3+1 || strings.Count(log.String(), "it burns") != 1 {
-		t.Errorf("%d guesses, %d steps of the draft model, log %q", x.made, len(draft.tokens), log.String())
+		t.Errorf("%d drafts, %d steps of the draft model, log %q", x.made, len(draft.tokens), log.String())
 	}
 	same(t, x)
 }
@@ -283,12 +283,12 @@ func TestAStepIsCancelled(t *testing.T) {
 	before := x.made
 	step(t, e, all(2), x)
 	if x.made != before+2 || log.Len() > 0 {
-		t.Errorf("%d guesses after it, log %q", x.made-before, log.String())
+		t.Errorf("%d drafts after it, log %q", x.made-before, log.String())
 	}
 	same(t, x)
 }
 
-// Who lacks blocks has no guesses, and gets some once another one has not guessed for a while.
+// Who lacks blocks has no drafts, and gets some once another one has not drafted for a while.
 func TestBlocksRunOut(t *testing.T) {
 	draft := &watched{Engine: engineOf(t, 4, 14)} // 56 tokens
 	e := beside(t, draft, nil)
@@ -298,7 +298,7 @@ func TestBlocksRunOut(t *testing.T) {
 	}
 	for i, x := range texts {
 		if got := x.made > 0; got != (i < 2) {
-			t.Errorf("sequence %d of 3 made %d guesses", i, x.made)
+			t.Errorf("sequence %d of 3 made %d drafts", i, x.made)
 		}
 	}
 	// The first ends. The last waits until its blocks are nobody's.
@@ -310,12 +310,12 @@ func TestBlocksRunOut(t *testing.T) {
 		texts[2].tokens = texts[2].tokens[:last:last] // the same step again
 	}
 	if waited < 30 || waited > 50 {
-		t.Errorf("it had its first guess after %d steps", waited)
+		t.Errorf("it had its first draft after %d steps", waited)
 	}
 	computed := len(draft.tokens)
 	step(t, e, all(2), texts[2])
 	if len(draft.tokens) != computed+2 {
-		t.Errorf("%d steps for two guesses", len(draft.tokens)-computed)
+		t.Errorf("%d steps for two drafts", len(draft.tokens)-computed)
 	}
 	for _, n := range draft.tokens[computed:] {
 		if n > 2 {
@@ -325,7 +325,7 @@ func TestBlocksRunOut(t *testing.T) {
 	same(t, texts[0], texts[1])
 }
 
-// A text that outgrows the blocks goes on without guesses, and others get them.
+// A text that outgrows the blocks goes on without drafts, and others get them.
 func TestATextOutgrowsTheBlocks(t *testing.T) {
 	e := beside(t, engineOf(t, 4, 6), nil) // 24 tokens
 	x, other := newTexts(2, 14)[0], newTexts(2, 14)[1]
@@ -333,11 +333,11 @@ func TestATextOutgrowsTheBlocks(t *testing.T) {
 		step(t, e, all(3), x)
 	}
 	if x.made == 0 || len(x.prompt)+x.made > 30 {
-		t.Errorf("%d guesses", x.made)
+		t.Errorf("%d drafts", x.made)
 	}
 	step(t, e, all(3), other)
 	if other.made != 3 {
-		t.Errorf("%d guesses of another one", other.made)
+		t.Errorf("%d drafts of another one", other.made)
 	}
 	same(t, x, other)
 }
@@ -354,7 +354,7 @@ func TestATextIsTooLong(t *testing.T) {
 	computed := len(draft.tokens)
 	step(t, e, all(2), x)
 	if long.made > 0 || len(draft.tokens) != computed+2 {
-		t.Errorf("%d guesses of the long one; %d steps for two guesses of the other", long.made, len(draft.tokens)-computed)
+		t.Errorf("%d drafts of the long one; %d steps for two drafts of the other", long.made, len(draft.tokens)-computed)
 	}
 	for _, n := range draft.tokens[computed:] {
 		if n > 2 {
@@ -375,7 +375,7 @@ func TestATextIsAnotherOne(t *testing.T) {
 		step(t, e, all(3), texts[1])
 	}
 	if texts[1].right != texts[1].asked {
-		t.Errorf("%d guesses of %d were right", texts[1].right, texts[1].asked)
+		t.Errorf("%d drafts of %d were right", texts[1].right, texts[1].asked)
 	}
 	same(t, texts[1])
 }
@@ -398,7 +398,7 @@ func (f *forced) Forced(generated []int32, most int) (tokens []int32) {
 	return nil
 }
 
-// What a form of output leaves no choice of is not guessed at, and guesses are such as it allows.
+// What a form of output leaves no choice of the draft model is not asked for, and drafts are such as it allows.
 func TestForcedTokensComeFirst(t *testing.T) {
 	draft := &watched{Engine: engineOf(t, 4, 1000)}
 	e := beside(t, draft, nil)
@@ -408,7 +408,7 @@ func TestForcedTokensComeFirst(t *testing.T) {
 		step(t, e, func(x *text) int { return 1 + len(x.tokens)%2 }, x)
 	}
 	if x.right != x.asked || form.asked == 0 {
-		t.Errorf("%d guesses of %d were right", x.right, x.asked)
+		t.Errorf("%d drafts of %d were right", x.right, x.asked)
 	}
 	for len(x.tokens)%2 == 0 {
 		step(t, e, all(0), x)
@@ -416,12 +416,12 @@ func TestForcedTokensComeFirst(t *testing.T) {
 	steps := len(draft.tokens)
 	step(t, e, all(1), x)
 	if len(draft.tokens) != steps {
-		t.Error("the draft model guessed a token that was forced")
+		t.Error("the draft model drafted a token that was forced")
 	}
 	same(t, x)
 }
 
-// Tokens that the draft model does not have are none that it can guess after; the worker goes on.
+// Tokens that the draft model does not have are none that it can draft after; the worker goes on.
 func TestAnUnknownToken(t *testing.T) {
 	small, err := simulated.New(simulated.Config{
 		Spec:   model.Spec{Digest: "d", VocabSize: 90, Layers: 1, KVHeads: 1, HeadSize: 8, ContextTokens: 100, BOS: -1},
@@ -439,7 +439,7 @@ func TestAnUnknownToken(t *testing.T) {
 	}
 	step(t, e, all(2), texts...)
 	if texts[0].made != 0 || texts[1].made != 2 {
-		t.Errorf("%d guesses after an unknown token, %d without", texts[0].made, texts[1].made)
+		t.Errorf("%d drafts after an unknown token, %d without", texts[0].made, texts[1].made)
 	}
 	same(t, texts...)
 }

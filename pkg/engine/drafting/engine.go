@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 )
 
-// ChunkTokens is the most tokens of texts that the draft model computes in a step before it can guess:
+// ChunkTokens is the most tokens of texts that the draft model computes in a step before it can draft:
 // a long prompt is computed over several.
 const ChunkTokens = 256
 
@@ -25,8 +25,8 @@ type Engine struct {
 	took, reading time.Duration // by the draft model in this step
 
 	// Scratch.
-	guessers  []*guesser
-	members   []*guesser // of the draft model's batch
+	drafters  []*drafter
+	members   []*drafter // of the draft model's batch
 	batch     engine.Batch
 	samples   []engine.Sample // of that
 	sequences []engine.Sequence
@@ -46,7 +46,7 @@ func New(target, draft engine.Engine, logger *slog.Logger) (*Engine, error) {
 	case of.MaxSequences < capacity.MaxSequences:
 		return nil, fmt.Errorf("the draft model takes %d sequences in a step: it needs %d", of.MaxSequences, capacity.MaxSequences)
 	}
-	capacity.Guesses = true
+	capacity.MakesDrafts = true
 	return &Engine{Engine: target, draft: draft, logger: logger, capacity: capacity, texts: newTexts(of.Blocks, of.Layout.BlockTokens)}, nil
 }
 
@@ -59,7 +59,7 @@ func (e *Engine) Wrapped() engine.Engine { return e.Engine }
 // Close implements engine.Engine.
 func (e *Engine) Close() error { return errors.Join(e.draft.Close(), e.Engine.Close()) }
 
-// Step implements engine.Engine. Guesses are made before the target computes anything. Where they
+// Step implements engine.Engine. Drafts are made before the target computes anything. Where they
 // cannot be made the step is one without.
 func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, error) {
 	e.took, e.reading = 0, 0
@@ -75,8 +75,8 @@ func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 		defer release()
 		ctx = held
 	}
-	if err := e.guess(ctx); err != nil && ctx.Err() == nil {
-		e.logger.Error("the draft model failed: there are no more guesses until the worker is restarted", slog.Any("error", err))
+	if err := e.makeDrafts(ctx); err != nil && ctx.Err() == nil {
+		e.logger.Error("the draft model failed: there are no more drafts until the worker is restarted", slog.Any("error", err))
 		e.failed, e.texts = true, nil
 	}
 	drafts := e.drafts(len(batch.Sequences))
@@ -87,7 +87,7 @@ func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 
 // drafts are those that were made, for each of so many sequences.
 func (e *Engine) drafts(sequences int) (all [][]int32) {
-	for _, g := range e.guessers {
+	for _, g := range e.drafters {
 		if len(g.drafts) == 0 {
 			continue
 		}

@@ -7,14 +7,14 @@ import (
 
 // text is what the draft model knows of a sequence.
 type text struct {
-	tokens   []int32           // so far, and then what it guessed
+	tokens   []int32           // so far, and then what it drafted
 	computed int               // of tokens, the first ones, whose KV is in blocks
 	blocks   []kvcache.BlockID // none, or enough for computed
 	used     uint64            // the step that last asked
 	spoilt   bool              // the draft model can draw nothing after it: it is not computed again
 }
 
-// texts are those of the sequences that guessed last, as many as have blocks.
+// texts are those of the sequences that drafted last, as many as have blocks.
 type texts struct {
 	blockTokens int
 	free        []kvcache.BlockID
@@ -22,7 +22,7 @@ type texts struct {
 	step        uint64
 }
 
-// idleSteps is for how many steps in which it did not guess a sequence keeps its blocks at least:
+// idleSteps is for how many steps in which it did not draft a sequence keeps its blocks at least:
 // those that take turns would take them from each other, and compute all again each time.
 const idleSteps = 32
 
@@ -96,7 +96,7 @@ func (t *texts) reserve(x *text, tokens int) bool {
 	return true
 }
 
-// idle: the sequence has not guessed for long enough to lose its blocks.
+// idle: the sequence has not drafted for long enough to lose its blocks.
 func (t *texts) idle(x *text) bool { return x.used+idleSteps < t.step }
 
 // evictable is how many blocks there are to take from others.
@@ -109,7 +109,7 @@ func (t *texts) evictable() (blocks int) {
 	return blocks
 }
 
-// evict takes the blocks of who guessed longest ago. There has to be one that is idle.
+// evict takes the blocks of who drafted longest ago. There has to be one that is idle.
 func (t *texts) evict() {
 	var oldest uint64
 	var found *text

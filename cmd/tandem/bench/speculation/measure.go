@@ -171,7 +171,7 @@ func (p Plan) newScheduler(e engine.Engine, drafts int) (*scheduler.Scheduler, e
 	return scheduler.New(scheduler.Config{
 		Pool: kvcache.NewPool(capacity.Blocks, layout.BlockTokens, layout.ModelDigest, layout.ArithmeticClass), BlockTokens: layout.BlockTokens,
 		ContextTokens: e.Model().ContextTokens, MaxBatchTokens: capacity.MaxBatchTokens, MaxSequences: capacity.MaxSequences,
-		ChunkTokens: 8 * layout.BlockTokens, MaxWaiting: p.Batch, MaxDrafts: drafts, EngineGuesses: drafts > 0 && capacity.Guesses,
+		ChunkTokens: 8 * layout.BlockTokens, MaxWaiting: p.Batch, MaxDrafts: drafts, EngineDrafts: drafts > 0 && capacity.MakesDrafts,
 	})
 }
 

@@ -9,13 +9,13 @@ import (
 	"github.com/tandem-serving/tandem/pkg/sampler"
 )
 
-// guesser is a sequence of a step that asked for guesses.
-type guesser struct {
+// drafter is a sequence of a step that asked for drafts.
+type drafter struct {
 	index  int // in the batch
 	sample *engine.Sample
 	text   *text
-	known  int // tokens of text that are no guesses
-	most   int // guesses; less than asked where there is no room for more
+	known  int // tokens of text that are no drafts
+	most   int // drafts; less than asked where there is no room for more
 	drafts []int32
 }
 
@@ -25,31 +25,31 @@ type forcing interface {
 	Forced(generated []int32, most int) []int32
 }
 
-// ask finds who asks for guesses and may have some, and says whether there is anybody.
+// ask finds who asks for drafts and may have some, and says whether there is anybody.
 func (e *Engine) ask(batch engine.Batch) bool {
-	e.guessers = e.guessers[:0]
+	e.drafters = e.drafters[:0]
 	if e.failed {
 		return false
 	}
 	e.texts.begin()
 	for i := range batch.Sequences {
 		s := &batch.Sequences[i]
-		if s.Sample == nil || s.Sample.Guesses.Most <= 0 || s.Sample.Drafts > 0 {
+		if s.Sample == nil || s.Sample.DraftRequest.Most <= 0 || s.Sample.Drafts > 0 {
 			continue
 		}
 		end := s.Start + len(s.Tokens)
-		most := min(s.Sample.Guesses.Most, e.capacity.MaxDrafts, len(s.Blocks)*e.capacity.Layout.BlockTokens-end, e.Model().ContextTokens-end)
+		most := min(s.Sample.DraftRequest.Most, e.capacity.MaxDrafts, len(s.Blocks)*e.capacity.Layout.BlockTokens-end, e.Model().ContextTokens-end)
 		known := len(s.Sample.History.Prompt) + len(s.Sample.History.Generated)
 		if most > 0 && known == end {
-			e.guessers = append(e.guessers, e.guesser(i, s.Sample, most))
+			e.drafters = append(e.drafters, e.drafter(i, s.Sample, most))
 		}
 	}
-	return len(e.guessers) > 0
+	return len(e.drafters) > 0
 }
 
-// guesser begins the guesses of a sequence: with those that are no guesses.
-func (e *Engine) guesser(index int, sample *engine.Sample, most int) *guesser {
-	g := &guesser{index: index, sample: sample, text: e.texts.of(sample.Guesses.Sequence, sample.History), most: most}
+// drafter begins the drafts of a sequence: with those that are sure to be right.
+func (e *Engine) drafter(index int, sample *engine.Sample, most int) *drafter {
+	g := &drafter{index: index, sample: sample, text: e.texts.of(sample.DraftRequest.Sequence, sample.History), most: most}
 	g.known = len(g.text.tokens)
 	if c, is := sample.DraftConstraint().(forcing); is {
 		g.drafts = c.Forced(sample.History.Generated, most)
@@ -59,27 +59,27 @@ func (e *Engine) guesser(index int, sample *engine.Sample, most int) *guesser {
 	return g
 }
 
-// guess has the draft model guess, for all of a step together: a token of each in a round.
-func (e *Engine) guess(ctx context.Context) error {
+// makeDrafts has the draft model draw, for all of a step together: a token of each in a round.
+func (e *Engine) makeDrafts(ctx context.Context) error {
 	wanting := e.members[:0]
-	for _, g := range e.guessers {
+	for _, g := range e.drafters {
 		switch {
 		case len(g.drafts) == g.most: // all of them are forced
 		case g.text.spoilt:
 		case g.comesTooLate():
-			e.texts.drop(g.sample.Guesses.Sequence)
+			e.texts.drop(g.sample.DraftRequest.Sequence)
 			continue
 		case e.reserve(g):
 			wanting = append(wanting, g)
 			continue
 		}
 		if len(g.text.blocks) == 0 {
-			e.texts.drop(g.sample.Guesses.Sequence)
+			e.texts.drop(g.sample.DraftRequest.Sequence)
 		}
 	}
 	e.members = wanting
 	// Those that have to compute the least come first: a long prompt is in nobody's way.
-	slices.SortStableFunc(wanting, func(a, b *guesser) int { return cmp.Compare(a.missing(), b.missing()) })
+	slices.SortStableFunc(wanting, func(a, b *drafter) int { return cmp.Compare(a.missing(), b.missing()) })
 	wanting, err := e.read(ctx, wanting)
 	for err == nil && len(wanting) > 0 {
 		e.plan(wanting)
@@ -99,13 +99,13 @@ func (e *Engine) step(ctx context.Context) (engine.Output, error) {
 	return out, err
 }
 
-// mostMissing is how many tokens a text may lack and still guess at once. Who guesses in every step lacks
+// mostMissing is how many tokens a text may lack and still have drafts at once. Who drafts in every step lacks
 // fewer.
 const mostMissing = 16
 
-// read computes texts that lack more, in a step of its own, so that what guesses take is known. It
-// returns who can guess then: the rest of a longer text is computed in later steps.
-func (e *Engine) read(ctx context.Context, wanting []*guesser) (ready []*guesser, err error) {
+// read computes texts that lack more, in a step of its own, so that what drafts take is known. It
+// returns who can draft then: the rest of a longer text is computed in later steps.
+func (e *Engine) read(ctx context.Context, wanting []*drafter) (ready []*drafter, err error) {
 	first := 0
 	for first < len(wanting) && wanting[first].missing() <= mostMissing {
 		first++
@@ -139,20 +139,20 @@ func (e *Engine) read(ctx context.Context, wanting []*guesser) (ready []*guesser
 	return ready, nil
 }
 
-func (g *guesser) missing() int { return len(g.text.tokens) - g.text.computed }
+func (g *drafter) missing() int { return len(g.text.tokens) - g.text.computed }
 
 // comesTooLate reports that the output ends before its text is computed, a chunk for each token.
-func (g *guesser) comesTooLate() bool {
-	left := g.sample.Guesses.Left
+func (g *drafter) comesTooLate() bool {
+	left := g.sample.DraftRequest.Left
 	return left > 0 && g.missing()/ChunkTokens >= left
 }
 
-// reserve gets a sequence the blocks to guess in, for fewer guesses if need be.
-func (e *Engine) reserve(g *guesser) bool {
+// reserve gets a sequence the blocks to draft in, for fewer drafts if need be.
+func (e *Engine) reserve(g *drafter) bool {
 	if vocabulary := e.draft.Model().VocabSize; slices.ContainsFunc(g.text.tokens[g.text.computed:], func(id int32) bool { return int(id) >= vocabulary }) {
 		return false // it will never know such a token
 	}
-	// The last guess is not computed.
+	// The last draft is not computed.
 	fits := e.draft.Model().ContextTokens - (g.known - 1)
 	for _, most := range []int{min(g.most, fits), min(len(g.drafts)+1, fits)} {
 		if most > len(g.drafts) && e.texts.reserve(g.text, g.known+most-1) {
@@ -160,13 +160,13 @@ func (e *Engine) reserve(g *guesser) bool {
 			return true
 		}
 	}
-	e.texts.drop(g.sample.Guesses.Sequence) // so that one of those who lack blocks gets them
+	e.texts.drop(g.sample.DraftRequest.Sequence) // so that one of those who lack blocks gets them
 	return false
 }
 
 // plan makes the draft model's batch: of each what is not computed, and a draw, as long as that fits
 // into ChunkTokens, which that of the first one does.
-func (e *Engine) plan(wanting []*guesser) {
+func (e *Engine) plan(wanting []*drafter) {
 	e.batch.Sequences, e.samples = e.batch.Sequences[:0], slices.Grow(e.samples[:0], len(wanting))
 	left := max(ChunkTokens, len(wanting))
 	for _, g := range wanting {
@@ -182,8 +182,8 @@ func (e *Engine) plan(wanting []*guesser) {
 	}
 }
 
-// take takes what the draft model drew, and gives who wants one more guess.
-func (e *Engine) take(wanting []*guesser, out engine.Output) (more []*guesser) {
+// take takes what the draft model drew, and gives who wants one more draft.
+func (e *Engine) take(wanting []*drafter, out engine.Output) (more []*drafter) {
 	more = wanting[:0]
 	for i, s := range e.batch.Sequences {
 		g := wanting[i]
