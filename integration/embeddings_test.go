@@ -34,7 +34,7 @@ import (
 // states are right is tested where the engine is.
 func vectorOf(t *testing.T, e engine.Engine, tokens []uint32) []float32 {
 	t.Helper()
-	s := engine.Sequence{Pool: engine.NewPool(e.Model().HiddenSize), Sample: &engine.Sample{Params: sampler.Params{}}}
+	s := engine.Sequence{Pooling: engine.NewPooling(e.Model().HiddenSize), Sample: &engine.Sample{Params: sampler.Params{}}}
 	for _, token := range tokens {
 		s.Tokens = append(s.Tokens, int32(token))
 	}
@@ -44,7 +44,7 @@ func vectorOf(t *testing.T, e engine.Engine, tokens []uint32) []float32 {
 	if _, err := e.Step(t.Context(), engine.Batch{Sequences: []engine.Sequence{s}}); err != nil {
 		t.Fatal(err)
 	}
-	vector := s.Pool.Mean()
+	vector := s.Pooling.Mean()
 	length := 0.0
 	for _, x := range vector {
 		length += float64(x) * float64(x)

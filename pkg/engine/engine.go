@@ -54,8 +54,8 @@ type Capacity struct {
 	MaxDrafts int
 	// MakesDrafts: the engine makes drafts itself where it is asked to (Sample.DraftRequest).
 	MakesDrafts bool
-	// Pools: the engine gives hidden states (Sequence.Pool).
-	Pools bool
+	// PoolsHiddenStates: the engine gives hidden states (Sequence.Pooling).
+	PoolsHiddenStates bool
 	// Threads is the number of compute threads, for people.
 	Threads int
 	// BytesPerWeight is what a step reads for each weight.
@@ -119,9 +119,9 @@ type Sequence struct {
 	Sample *Sample
 	// Logits asks for logits besides.
 	Logits LogitsWanted
-	// Pool, if set, gets the hidden state of each of Tokens. Only an engine whose
+	// Pooling, if set, gets the hidden state of each of Tokens. Only an engine whose
 	// Capacity says so takes it.
-	Pool *Pool
+	Pooling *Pooling
 	// Prompt, if set, asks how likely tokens of a prompt are.
 	Prompt *PromptLogprobs
 }

@@ -70,10 +70,10 @@ func (s *Sequence) validate(capacity *Capacity, spec *model.Spec) error {
 		return fmt.Errorf("position %d is past its %d blocks of %d tokens", s.Start+n-1, len(s.Blocks), block)
 	case s.Logits < LogitsNone || s.Logits > LogitsAll:
 		return fmt.Errorf("logits: choice %d is unknown", s.Logits)
-	case s.Pool != nil && !capacity.Pools:
+	case s.Pooling != nil && !capacity.PoolsHiddenStates:
 		return fmt.Errorf("hidden states: this engine gives none")
-	case s.Pool != nil && s.Pool.Size() != spec.HiddenSize:
-		return fmt.Errorf("hidden states: a pool of %d for a hidden size of %d", s.Pool.Size(), spec.HiddenSize)
+	case s.Pooling != nil && s.Pooling.Size() != spec.HiddenSize:
+		return fmt.Errorf("hidden states: pooling of %d for a hidden size of %d", s.Pooling.Size(), spec.HiddenSize)
 	}
 	for _, id := range s.Blocks[:s.UsedBlocks(block)] {
 		if uint(id) >= uint(capacity.Blocks) { // negative ones are huge

@@ -227,7 +227,7 @@ func equal(a, b reflect.Value) bool {
 		}
 		for i := range a.NumField() {
 			switch a.Type().Field(i).Name {
-			case "TokenBuffer", "Text", "Pool":
+			case "TokenBuffer", "Text", "Pool", "Pooling":
 			case "Hashes":
 				if a.Type() != reflect.TypeFor[scheduler.Request]() && !equal(a.Field(i), b.Field(i)) {
 					return false
@@ -331,7 +331,7 @@ func TestGivenToTheCore(t *testing.T) {
 	}
 	core, _ := eventlog.Begin[any](log, eventlog.KindWorker, nil)
 	request := scheduler.Request{
-		Tokens: []int32{1, 2}, Hashes: []kvcache.Hash{3}, Constraint: &form{}, Pool: engine.NewPool(4), Deadline: time.Now().Add(time.Minute),
+		Tokens: []int32{1, 2}, Hashes: []kvcache.Hash{3}, Constraint: &form{}, Pooling: engine.NewPooling(4), Deadline: time.Now().Add(time.Minute),
 	}
 	given := core.Event(log.Now(), worker.Generate{Request: request}).(worker.Generate).Request
 	core.Actions([]any{})
@@ -354,10 +354,10 @@ func TestGivenToTheCore(t *testing.T) {
 		}
 	}
 	read := record.Event.(worker.Generate).Request
-	if read.Hashes != nil || read.Constraint != nil || read.Pool.Size() != 4 {
+	if read.Hashes != nil || read.Constraint != nil || read.Pooling.Size() != 4 {
 		t.Errorf("read: %+v", read)
 	}
-	if given.Constraint != request.Constraint || given.Pool != request.Pool || !slices.Equal(given.Hashes, request.Hashes) {
+	if given.Constraint != request.Constraint || given.Pooling != request.Pooling || !slices.Equal(given.Hashes, request.Hashes) {
 		t.Errorf("given to the core: %+v, of %+v", given, request)
 	}
 	if !reflect.DeepEqual(given.Deadline, read.Deadline) {

@@ -152,7 +152,7 @@ func (s *Scheduler) preempt(now time.Time, q *sequence) {
 	r.Kind = Full // whatever it was, all that is left to do is here
 	q.phase, q.since, q.kvArrived, q.stalled = waiting, now, false, false
 	q.table, q.chain, q.cached, q.published, q.computed = nil, kvcache.Chain{}, 0, 0, 0
-	q.unshared, q.received, q.from = r.Pool != nil, 0, "" // what it computes from now on is its own
+	q.unshared, q.received, q.from = r.Pooling != nil, 0, "" // what it computes from now on is its own
 	q.overtaken, q.aged, q.skipped, q.triedAt = s.config.MaxOvertakes, true, 0, 0
 	q.hashes = s.findable(q)
 	s.enqueue(q)

@@ -45,7 +45,7 @@ func TestPromptsThatGiveWayAreLookedUpOnce(t *testing.T) {
 // A prompt that has to be computed whole is not looked up.
 func TestPromptsThatUseNoCacheAreNotLookedUp(t *testing.T) {
 	w := newWorld(t, 40, standard)
-	w.submit(scheduler.Request{ID: 1, Tokens: prompt(18), MaxTokens: 1, Pool: engine.NewPool(1)})
+	w.submit(scheduler.Request{ID: 1, Tokens: prompt(18), MaxTokens: 1, Pooling: engine.NewPooling(1)})
 	w.submit(scheduler.Request{ID: 2, Tokens: prompt(18), MaxTokens: 1, PromptLogprobs: true})
 	w.finishAll()
 	if s := w.scheduler.PoolStats(); s.LookupTokens != 0 {

@@ -68,9 +68,9 @@ type Request struct {
 	// Logprobs and TopLogprobs are as in engine.Sample.
 	Logprobs    bool
 	TopLogprobs int
-	// Pool, if set, gets the hidden states of Tokens, of a Full request that generates one
+	// Pooling, if set, gets the hidden states of Tokens, of a Full request that generates one
 	// token. All of them are computed: a cached prefix has KV, but no hidden states.
-	Pool *engine.Pool
+	Pooling *engine.Pooling
 	// PromptLogprobs asks for PromptScored of every token of the prompt but the first, with so many
 	// of the likeliest. All of the prompt is computed for it, whatever is cached. Only of a Full.
 	PromptLogprobs    bool

@@ -201,8 +201,8 @@ func (s *Scheduler) addChunk(st *step, q *sequence, budget *promptBudget) {
 	first := q.computed / size
 	work := st.add(q, Part{ID: q.request.ID, Prompt: true, FirstBlock: first, Blocks: (end+size-1)/size - first})
 	work.Tokens, work.Start, work.Blocks = prompt[q.computed:end:end], q.computed, q.table
-	if work.Pool = q.request.Pool; work.Pool != nil && q.computed == 0 {
-		work.Pool.Clear() // of an earlier start
+	if work.Pooling = q.request.Pooling; work.Pooling != nil && q.computed == 0 {
+		work.Pooling.Clear() // of an earlier start
 	}
 	work.Prompt = q.promptScoresWanted(q.computed, end)
 	if end == len(prompt) {

@@ -70,7 +70,7 @@ func (s *Scheduler) acquire(q *sequence) bool {
 	if q.grows() {
 		q.output = slices.Grow(q.output, min(q.totalTokens-q.length(), outputReserve)) // so that few steps have to
 	}
-	if !q.lookedUp && q.request.Kind != Restore && q.request.Pool == nil && !q.request.PromptLogprobs {
+	if !q.lookedUp && q.request.Kind != Restore && q.request.Pooling == nil && !q.request.PromptLogprobs {
 		q.lookedUp = true
 		s.pool.CountLookup(len(q.request.Tokens), cached*s.config.BlockTokens-q.request.Fetched)
 	}

@@ -164,7 +164,7 @@ func (s *Scheduler) submit(now time.Time, r Request) {
 
 // hashesOf is of the blocks that a request may find in the prefix cache.
 func (s *Scheduler) hashesOf(r *Request) []kvcache.Hash {
-	if r.Pool != nil {
+	if r.Pooling != nil {
 		return nil
 	}
 	hashes := r.Hashes

@@ -28,7 +28,7 @@ type sequence struct {
 	phase                         phase
 	inStep                        bool // the step in flight contains it
 	stalled                       bool // it waits for a block that its next token needs
-	unshared                      bool // its KV is approximate, or it has a pool: nothing of it is published
+	unshared                      bool // its KV is approximate, or its hidden states are pooled: nothing of it is published
 	inTransfer                    bool // a transfer may read or write its blocks
 	kvArrived                     bool
 	quarantined                   bool
@@ -83,7 +83,7 @@ func newSequence(r Request, c Config, ticket uint64, now time.Time) *sequence {
 		positions = len(r.Tokens)
 	}
 	q.blocksNeeded = kvcache.BlocksFor(positions, c.BlockTokens)
-	q.inTransfer, q.unshared = r.Kind == PrefillOnly, r.Pool != nil
+	q.inTransfer, q.unshared = r.Kind == PrefillOnly, r.Pooling != nil
 	for i := range q.samples {
 		q.samples[i] = engine.Sample{
 			Params:      r.Sampling,

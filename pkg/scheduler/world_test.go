@@ -196,9 +196,9 @@ func (w *world) finishStep(compute time.Duration) {
 		if later {
 			token, accepted = sampler.Later, int32(w.steps)%(accepted+1)
 		}
-		if work.Pool != nil { // the hidden state of a token is the token
+		if work.Pooling != nil { // the hidden state of a token is the token
 			for _, token := range work.Tokens {
-				work.Pool.Add([]float64{float64(token)})
+				work.Pooling.Add([]float64{float64(token)})
 			}
 		}
 		done.Tokens, done.Accepted = append(done.Tokens, token), append(done.Accepted, accepted)

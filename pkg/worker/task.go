@@ -91,18 +91,18 @@ func ParseTask(task *workerv1.Task, spec model.Spec, deadline time.Time) (schedu
 	if n := task.GetLogprobs(); n > sampler.MaxTopLogprobs {
 		return none, rpc.InvalidArgument("task.logprobs", fmt.Sprintf("%d is more than %d", n, sampler.MaxTopLogprobs))
 	}
-	var pool *engine.Pool
+	var pooling *engine.Pooling
 	if task.GetPool() {
 		if task.GetMaxTokens() != task.GetGenerated()+1 {
 			return none, rpc.InvalidArgument("task.max_tokens", "with pool, one token has to be generated")
 		}
-		pool = engine.NewPool(spec.HiddenSize)
+		pooling = engine.NewPooling(spec.HiddenSize)
 	}
 	if n := task.GetPromptLogprobs(); n > sampler.MaxTopLogprobs {
 		return none, rpc.InvalidArgument("task.prompt_logprobs", fmt.Sprintf("%d is more than %d", n, sampler.MaxTopLogprobs))
 	}
 	return scheduler.Request{
-		Pool:           pool,
+		Pooling:        pooling,
 		PromptLogprobs: task.PromptLogprobs != nil, TopPromptLogprobs: int(task.GetPromptLogprobs()),
 
 		Tokens:      tokens,

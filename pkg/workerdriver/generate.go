@@ -41,7 +41,7 @@ type decodeServer struct {
 // requests whose prompt is computed here, and refuses others.
 func (m *Member) RegisterDecode(registrar grpc.ServiceRegistrar, receiver *kvtransfer.Receiver) {
 	workerv1.RegisterDecodeServer(registrar, &decodeServer{
-		spec: m.cfg.Engine.Model(), epoch: m.cfg.Identity.Epoch, driver: m.driver, receiver: receiver, tracer: m.cfg.Tracer, grammars: m.cfg.Grammars, pools: m.cfg.Engine.Capacity().Pools,
+		spec: m.cfg.Engine.Model(), epoch: m.cfg.Identity.Epoch, driver: m.driver, receiver: receiver, tracer: m.cfg.Tracer, grammars: m.cfg.Grammars, pools: m.cfg.Engine.Capacity().PoolsHiddenStates,
 	})
 }
 
@@ -82,7 +82,7 @@ func (s *decodeServer) Run(request *workerv1.DecodeRequest, stream grpc.ServerSt
 	if sequence.PromptLogprobs && !request.GetPrefillHere() {
 		return rpc.InvalidArgument("task.prompt_logprobs", "needs prefill_here: who receives KV does not compute the prompt")
 	}
-	if sequence.Pool != nil {
+	if sequence.Pooling != nil {
 		if !s.pools {
 			return rpc.InvalidArgument("pool", "this worker's engine gives no hidden states, and so no embeddings: serve the model with the CPU engine")
 		}
@@ -96,7 +96,7 @@ func (s *decodeServer) Run(request *workerv1.DecodeRequest, stream grpc.ServerSt
 		sequence.Kind = scheduler.Full
 	}
 	g := &generation{
-		server: s, stream: stream, spans: spans, id: sequence.ID, pool: sequence.Pool,
+		server: s, stream: stream, spans: spans, id: sequence.ID, pool: sequence.Pooling,
 		requestID: request.GetTask().GetEnvelope().GetRequestId(), tenant: request.GetTask().GetEnvelope().GetTenant(), sender: request.GetSender(),
 	}
 	if spans != nil {
@@ -115,7 +115,7 @@ type generation struct {
 	// requestID and tenant are the task's, sender the request's.
 	requestID, tenant, sender string
 
-	pool *engine.Pool // of its hidden states; nil: nobody wants them
+	pool *engine.Pooling // of its hidden states; nil: nobody wants them
 
 	tokens   *workerv1.Tokens // that wait together and go out in one message; nil: none
 	transfer uint64           // of the reservation

@@ -55,7 +55,7 @@ func (s *server) Run(request *workerv1.PrefillRequest, stream grpc.ServerStreami
 	if sequence.PromptLogprobs {
 		return rpc.InvalidArgument("task.prompt_logprobs", "is only for requests that one worker serves: ask Decode, with prefill_here")
 	}
-	if sequence.Pool != nil {
+	if sequence.Pooling != nil {
 		return rpc.InvalidArgument("task.pool", "is only for requests that one worker serves: ask Decode, with prefill_here")
 	}
 	if err := checkTicket(request.GetTicket(), len(sequence.Tokens), s.driver.Layout().BlockTokens); err != nil {

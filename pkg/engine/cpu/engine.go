@@ -74,15 +74,15 @@ func (w *Weights) NewEngine(config Config) (engine.Engine, error) {
 		return nil, fmt.Errorf("new engine for %s: %w", w.spec.Name, err)
 	}
 	capacity := engine.Capacity{
-		Blocks:         config.Blocks,
-		MaxBatchTokens: config.MaxBatchTokens,
-		MaxSequences:   config.MaxSequences,
-		MaxDrafts:      maxDrafts,
-		Pools:          true,
-		Threads:        config.Threads,
-		BytesPerWeight: w.kind.BytesPerWeight(),
-		KVTokenBytes:   float64(layout.SliceBytes) / float64(layout.BlockTokens),
-		Layout:         layout,
+		Blocks:            config.Blocks,
+		MaxBatchTokens:    config.MaxBatchTokens,
+		MaxSequences:      config.MaxSequences,
+		MaxDrafts:         maxDrafts,
+		PoolsHiddenStates: true,
+		Threads:           config.Threads,
+		BytesPerWeight:    w.kind.BytesPerWeight(),
+		KVTokenBytes:      float64(layout.SliceBytes) / float64(layout.BlockTokens),
+		Layout:            layout,
 	}
 	return &cpuEngine{
 		weights:   w,
@@ -243,7 +243,7 @@ func (e *cpuEngine) whole(batch engine.Batch) int {
 
 // kept is the number of rows at the end of a sequence that are needed after the last layer.
 func kept(s *engine.Sequence) int {
-	if s.Pool != nil {
+	if s.Pooling != nil {
 		return len(s.Tokens)
 	}
 	return s.LogitRows()
@@ -252,7 +252,7 @@ func kept(s *engine.Sequence) int {
 // pool adds hidden states to the pools of the sequences that have one.
 func (e *cpuEngine) pool(batch engine.Batch) {
 	for i := range batch.Sequences {
-		pool := batch.Sequences[i].Pool
+		pool := batch.Sequences[i].Pooling
 		if pool == nil {
 			continue
 		}

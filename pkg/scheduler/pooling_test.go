@@ -22,8 +22,8 @@ func mean(tokens []int32) []float32 {
 // nothing in the cache.
 func TestHiddenStates(t *testing.T) {
 	w := newWorld(t, 30, standard)
-	submit := func(id scheduler.SequenceID, pool *engine.Pool) *life {
-		l := w.submit(scheduler.Request{ID: id, Tokens: prompt(21), MaxTokens: 1, Stop: never, Pool: pool})
+	submit := func(id scheduler.SequenceID, pool *engine.Pooling) *life {
+		l := w.submit(scheduler.Request{ID: id, Tokens: prompt(21), MaxTokens: 1, Stop: never, Pooling: pool})
 		w.finishAll()
 		if l.finished == nil || l.finished.Reason != scheduler.Length || !l.released {
 			t.Fatalf("%d: %+v", id, l.finished)
@@ -31,7 +31,7 @@ func TestHiddenStates(t *testing.T) {
 		return l
 	}
 	for id := scheduler.SequenceID(1); id < 7; id += 3 {
-		pools := []*engine.Pool{engine.NewPool(1), engine.NewPool(1)}
+		pools := []*engine.Pooling{engine.NewPooling(1), engine.NewPooling(1)}
 		cachedBefore := len(w.cache)
 		before := submit(id, pools[0])
 		if len(w.cache) != cachedBefore {
@@ -51,13 +51,13 @@ func TestHiddenStates(t *testing.T) {
 func TestHiddenStatesOfThePreempted(t *testing.T) {
 	w := crowded(t, 12)
 	var lives []*life
-	var pools []*engine.Pool
+	var pools []*engine.Pooling
 	for i := range 8 {
 		r := scheduler.Request{ID: scheduler.SequenceID(i + 1), Tokens: []int32{int32(i), 1, 2}, MaxTokens: 18}
 		if i%2 == 1 {
-			r.Tokens, r.MaxTokens, r.Pool, r.Priority = slices.Concat(r.Tokens, prompt(17)), 1, engine.NewPool(1), -1
+			r.Tokens, r.MaxTokens, r.Pooling, r.Priority = slices.Concat(r.Tokens, prompt(17)), 1, engine.NewPooling(1), -1
 		}
-		pools = append(pools, r.Pool)
+		pools = append(pools, r.Pooling)
 		lives = append(lives, w.submit(r))
 	}
 	for w.inFlight != nil {

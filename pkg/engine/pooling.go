@@ -5,31 +5,31 @@ import (
 	"fmt"
 )
 
-// Pool collects the hidden states of a sequence: what the model's last layer gives for each
+// Pooling collects the hidden states of a sequence: what the model's last layer gives for each
 // token, after the final norm. They are added in the order of the tokens, in float64, so that
 // the mean is the same however the prompt is divided into steps, and whatever runs beside it.
 //
 // One goroutine at a time uses it: that of the Step, and once the sequence has ended, whoever
 // wanted the mean. What is in it is not recorded, since no core looks into it.
-type Pool struct {
+type Pooling struct {
 	sum    []float64
 	tokens int
 }
 
-// NewPool is an empty one, for a hidden size.
-func NewPool(hiddenSize int) *Pool { return &Pool{sum: make([]float64, hiddenSize)} }
+// NewPooling is an empty one, for a hidden size.
+func NewPooling(hiddenSize int) *Pooling { return &Pooling{sum: make([]float64, hiddenSize)} }
 
 // Clear forgets what was added.
-func (p *Pool) Clear() {
+func (p *Pooling) Clear() {
 	clear(p.sum)
 	p.tokens = 0
 }
 
 // Size is the hidden size.
-func (p *Pool) Size() int { return len(p.sum) }
+func (p *Pooling) Size() int { return len(p.sum) }
 
 // Add adds the hidden state of the next token, as long as Size.
-func (p *Pool) Add(state []float64) {
+func (p *Pooling) Add(state []float64) {
 	for i, x := range state {
 		p.sum[i] += x
 	}
@@ -37,7 +37,7 @@ func (p *Pool) Add(state []float64) {
 }
 
 // Mean is the mean over the tokens; nil without any.
-func (p *Pool) Mean() []float32 {
+func (p *Pooling) Mean() []float32 {
 	if p.tokens == 0 {
 		return nil
 	}
@@ -52,16 +52,16 @@ func (p *Pool) Mean() []float32 {
 const maxPoolSize = 1 << 20
 
 // AppendBinary appends the size, for recordings.
-func (p Pool) AppendBinary(b []byte) ([]byte, error) {
+func (p Pooling) AppendBinary(b []byte) ([]byte, error) {
 	return binary.AppendUvarint(b, uint64(len(p.sum))), nil
 }
 
 // UnmarshalBinary makes an empty pool of the size that AppendBinary wrote.
-func (p *Pool) UnmarshalBinary(b []byte) error {
+func (p *Pooling) UnmarshalBinary(b []byte) error {
 	n, used := binary.Uvarint(b)
 	if used != len(b) || n > maxPoolSize {
-		return fmt.Errorf("a pool of %d bytes is none", len(b))
+		return fmt.Errorf("pooling in %d bytes is none", len(b))
 	}
-	*p = *NewPool(int(n))
+	*p = *NewPooling(int(n))
 	return nil
 }

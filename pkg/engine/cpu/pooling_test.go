@@ -17,10 +17,10 @@ import (
 // sizes, beside a sequence that draws from each of its own tokens' logits.
 func pooled(t *testing.T, r *rand.Rand, e engine.Engine, tokens []int32, blocks, others []kvcache.BlockID) []float32 {
 	t.Helper()
-	pool := engine.NewPool(e.Model().HiddenSize)
+	pool := engine.NewPooling(e.Model().HiddenSize)
 	for start, other := 0, 0; start < len(tokens); {
 		n := 1 + r.IntN(len(tokens)-start)
-		s := engine.Sequence{Tokens: tokens[start : start+n], Start: start, Blocks: blocks, Pool: pool}
+		s := engine.Sequence{Tokens: tokens[start : start+n], Start: start, Blocks: blocks, Pooling: pool}
 		if start += n; start == len(tokens) {
 			s.Sample = &engine.Sample{Params: sampler.Params{}}
 		}
