@@ -56,7 +56,7 @@ func (p *Pool) unpublish(id BlockID) {
 		delete(p.salts, id)
 	}
 	kept := unpublished
-	kept.refs, kept.pins, kept.origin, kept.condemned = b.refs, b.pins, b.origin, b.condemned
+	kept.refs, kept.pins, kept.origin, kept.invalid = b.refs, b.pins, b.origin, b.invalid
 	*b = kept
 }
 
@@ -67,7 +67,7 @@ func (p *Pool) cache(id BlockID) {
 	p.idle.push(id, rank)
 	if !p.blocks[id].offered {
 		p.stats.Unoffered++
-		if p.nominates {
+		if p.offers {
 			p.unsaved.push(id, rank)
 		}
 	}
@@ -78,7 +78,7 @@ func (p *Pool) uncache(id BlockID) {
 	p.idle.remove(id)
 	if !p.blocks[id].offered {
 		p.stats.Unoffered--
-		if p.nominates {
+		if p.offers {
 			p.unsaved.remove(id)
 		}
 	}
@@ -120,7 +120,7 @@ func (p *Pool) orphan(id BlockID) {
 func (p *Pool) rerank(id BlockID) {
 	rank := evictionRank(&p.blocks[id])
 	p.idle.fix(id, rank)
-	if p.nominates {
+	if p.offers {
 		p.unsaved.fix(id, rank)
 	}
 }

@@ -7,7 +7,7 @@ func (p *Pool) Weaken(bits int) {
 	}
 }
 
-// Reconsider lets cached blocks be nominated once more.
+// Reconsider lets cached blocks be offered once more.
 func (p *Pool) Reconsider(blocks []BlockID) {
 	for _, id := range blocks {
 		if p.blocks[id].offered {

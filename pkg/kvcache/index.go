@@ -128,10 +128,10 @@ func (x *Index) Apply(worker string, epoch, sequence uint64, stored, removed []H
 // which covers the gap. A snapshot that is older than certain knowledge is ignored. Snapshot
 // does not keep or change the slice.
 func (x *Index) Snapshot(worker string, epoch, sequence uint64, hashes []Hash) (inSync bool) {
-	return x.Rest(worker, epoch, sequence, 0, hashes)
+	return x.FinishSnapshot(worker, epoch, sequence, 0, hashes)
 }
 
-// Part takes a part of a Snapshot, of which came hashes were in earlier parts. Rest takes the
+// Part takes a part of a Snapshot, of which came hashes were in earlier parts. FinishSnapshot takes the
 // last part.
 func (x *Index) Part(worker string, epoch, sequence uint64, came int, hashes []Hash) {
 	x.sweep(x.sweepBlocks)
@@ -152,8 +152,8 @@ func (x *Index) Part(worker string, epoch, sequence uint64, came int, hashes []H
 	x.store(w.next, hashes)
 }
 
-// Rest is Snapshot for the last part. It also returns false if another part is missing.
-func (x *Index) Rest(worker string, epoch, sequence uint64, came int, hashes []Hash) (inSync bool) {
+// FinishSnapshot is Snapshot for the last part. It also returns false if another part is missing.
+func (x *Index) FinishSnapshot(worker string, epoch, sequence uint64, came int, hashes []Hash) (inSync bool) {
 	x.sweep(x.sweepBlocks)
 	w := x.worker(worker)
 	if w.knows(epoch, sequence) {

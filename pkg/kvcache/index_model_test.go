@@ -119,7 +119,7 @@ func (c *cluster) part(t *rapid.T) {
 		return
 	}
 	w.listing = nil
-	got := c.index.Rest(name, l.at.epoch, l.at.sequence, l.came, part)
+	got := c.index.FinishSnapshot(name, l.at.epoch, l.at.sequence, l.came, part)
 	w.expectSnapshot(l.at)
 	c.compare(t, name, got)
 }

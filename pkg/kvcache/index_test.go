@@ -165,7 +165,7 @@ func TestIndexTakesParts(t *testing.T) {
 		if test.part {
 			x.Part("w", 1, test.sequence, test.came, test.hashes)
 		} else {
-			x.Rest("w", 1, test.sequence, test.came, test.hashes)
+			x.FinishSnapshot("w", 1, test.sequence, test.came, test.hashes)
 		}
 		if n := x.Match(all)["w"]; x.InSync("w") != test.inSync || n != test.blocksOfThree {
 			t.Errorf("%s: %d blocks, in sync %v", test.what, n, x.InSync("w"))
@@ -234,7 +234,7 @@ func TestIndexIgnoresPartsOfWhatItKnows(t *testing.T) {
 	if n := x.Slots(); n != 1 {
 		t.Errorf("%d generations of one worker", n)
 	}
-	if !x.Rest("a", 1, 5, 1, []kvcache.Hash{4}) || x.Holds("a", 3) || !x.Holds("a", 1) {
+	if !x.FinishSnapshot("a", 1, 5, 1, []kvcache.Hash{4}) || x.Holds("a", 3) || !x.Holds("a", 1) {
 		t.Error("it does not hold what it knew")
 	}
 }

@@ -33,13 +33,13 @@ type Pool struct {
 	published hashTable
 	salts     map[BlockID]string // of published blocks without a parent, where it is not empty
 
-	// unsaved are those of idle that Nominate did not give. It is kept from the first
-	// Nominate on: a pool whose blocks nobody takes has no use for it.
-	unsaved   evictionHeap
-	nominates bool
-	fresh     []published // since then, the oldest first; some are gone, or were given
+	// unsaved are those of idle that NextToSave did not give. It is kept from the first
+	// NextToSave on: a pool whose blocks nobody takes has no use for it.
+	unsaved evictionHeap
+	offers  bool
+	fresh   []published // since then, the oldest first; some are gone, or were given
 
-	condemned []BlockID // quarantined since the last Condemned
+	invalid []BlockID // quarantined since the last Invalidated
 
 	tick       uint64 // logical time of use
 	generation uint64 // last one given to a published block
@@ -53,14 +53,14 @@ type Pool struct {
 // block fills one cache line.
 type block struct {
 	refs        int32
-	pins        int32 // of the references, those of nominations
+	pins        int32 // of the references, those of candidates
 	reserved    bool
 	quarantined bool
-	condemned   bool // what it holds is wrong: it is overwritten before anybody gets it
+	invalid     bool // what it holds is wrong: it is overwritten before anybody gets it
 
 	// What follows is set while the block is published.
-	offered, saved        bool // Nominate gave it; somebody else has it, too
-	again                 bool // Unsaved let it be nominated once more
+	offered, saved        bool // NextToSave gave it; somebody else has it, too
+	again                 bool // Unsaved let it be offered once more
 	parent                BlockID
 	child, before, behind BlockID // first child; neighbours among the parent's children
 	generation            uint64  // 0: not published
@@ -136,7 +136,7 @@ func (p *Pool) Allocate(dst []BlockID, n int) ([]BlockID, bool) {
 // Release drops a reference of each of the blocks, which must be held, the last
 // of the slice first: of a chain, the end is then evicted before its beginning.
 // A block without references becomes cached if it is published, else free, or
-// quarantined if it is condemned.
+// quarantined if it is invalid.
 func (p *Pool) Release(blocks []BlockID) {
 	for _, id := range slices.Backward(blocks) {
 		if !p.isHeld(id) {
@@ -217,7 +217,7 @@ func (p *Pool) Drained(blocks []BlockID) {
 			p.stats.Misuses++
 			continue
 		}
-		p.blocks[id].quarantined, p.blocks[id].condemned = false, false
+		p.blocks[id].quarantined, p.blocks[id].invalid = false, false
 		p.stats.Quarantined--
 		p.free = append(p.free, id)
 	}
@@ -245,10 +245,10 @@ type Stats struct {
 	Published int
 	// LookupTokens were looked up, as CountLookup says; HitTokens of them were found.
 	LookupTokens, HitTokens uint64
-	// Unoffered of the cached ones were not given by Nominate yet.
+	// Unoffered of the cached ones were not given by NextToSave yet.
 	Unoffered int
 	// Evictions of cached blocks; SavedEvictions are those of blocks that were
-	// marked by Saved, UnofferedEvictions of those that Nominate had not given.
+	// marked by Saved, UnofferedEvictions of those that NextToSave had not given.
 	Evictions, SavedEvictions, UnofferedEvictions uint64
 	// Misuses are calls that named a block in the wrong state, such as a second
 	// Release. They are ignored and counted; anything but 0 is a bug of the owner.

@@ -34,7 +34,7 @@ type world struct {
 	seen    map[kvcache.Hash]bool      // Changes added up
 	known   map[string]bool            // every content ever published
 
-	condemned map[kvcache.BlockID]bool // until they were overwritten
+	invalid   map[kvcache.BlockID]bool // until they were overwritten
 	scrubbing []kvcache.BlockID        // those that nobody holds any more
 }
 
@@ -69,8 +69,8 @@ func (w *world) acquire(t *rapid.T) {
 		if w.content[id] != prefix(h.salt, h.tokens, i) {
 			t.Fatalf("block %d holds %q, not %q", id, w.content[id], prefix(h.salt, h.tokens, i))
 		}
-		if w.condemned[id] {
-			t.Fatalf("block %d is found although it is condemned", id)
+		if w.invalid[id] {
+			t.Fatalf("block %d is found although it is invalid", id)
 		}
 	}
 	if w.strong && w.pool.Stats().Evictions == 0 && cached < len(hashes) && w.known[prefix(h.salt, h.tokens, cached)] {
@@ -80,8 +80,8 @@ func (w *world) acquire(t *rapid.T) {
 		if slices.ContainsFunc(w.holders, func(o *holder) bool { return slices.Contains(o.table, id) }) {
 			t.Fatalf("block %d given twice", id)
 		}
-		if w.condemned[id] {
-			t.Fatalf("block %d is given away although it is condemned", id)
+		if w.invalid[id] {
+			t.Fatalf("block %d is given away although it is invalid", id)
 		}
 		if origin := w.pool.Origin(id); origin != "" {
 			t.Fatalf("block %d is of %q before anybody wrote it", id, origin)
@@ -127,44 +127,44 @@ func (w *world) release(t *rapid.T) {
 	w.gone(h)
 }
 
-// nominate pins a prefix, which has to be whole, and cold at its end.
-func (w *world) nominate(t *rapid.T) {
+// offer pins a prefix, which has to be whole, and cold at its end.
+func (w *world) offer(t *rapid.T) {
 	before := w.pool.Stats()
-	n, ok := w.pool.Nominate()
+	n, ok := w.pool.NextToSave()
 	if ok != (before.Unoffered > 0) || before.Unoffered > before.Cached {
-		t.Fatalf("nominated %v of %+v", ok, before)
+		t.Fatalf("offered %v of %+v", ok, before)
 	}
 	if !ok {
-		t.Skip("nothing to nominate")
+		t.Skip("nothing to offer")
 	}
-	w.nominated(t, n)
+	w.offered(t, n)
 	last := n.Blocks[len(n.Blocks)-1]
 	if slices.ContainsFunc(w.holders[:len(w.holders)-1], func(o *holder) bool { return slices.Contains(o.table, last) }) {
-		t.Fatalf("block %d is nominated although it is held", last)
+		t.Fatalf("block %d is offered although it is held", last)
 	}
 }
 
-// nominateHeld pins a prefix of which somebody holds some: its beginning may be cached
+// offerHeld pins a prefix of which somebody holds some: its beginning may be cached
 // only, where the holder has a copy of its own.
-func (w *world) nominateHeld(t *rapid.T) {
+func (w *world) offerHeld(t *rapid.T) {
 	before := w.pool.Stats()
-	n, ok := w.pool.NominateHeld()
+	n, ok := w.pool.NextHeldToSave()
 	if !ok {
-		t.Skip("nothing to nominate")
+		t.Skip("nothing to offer")
 	}
 	if !slices.ContainsFunc(n.Blocks, func(id kvcache.BlockID) bool {
 		return slices.ContainsFunc(w.holders, func(o *holder) bool { return slices.Contains(o.table, id) })
 	}) {
-		t.Fatalf("%v is nominated as held, and is not", n.Blocks)
+		t.Fatalf("%v is offered as held, and is not", n.Blocks)
 	}
 	if after := w.pool.Stats(); after.Held < before.Held || after.Free != before.Free {
-		t.Fatalf("nominating changed %+v to %+v", before, after)
+		t.Fatalf("offering changed %+v to %+v", before, after)
 	}
-	w.nominated(t, n)
+	w.offered(t, n)
 }
 
-// nominated checks what a nomination says, and keeps its references.
-func (w *world) nominated(t *rapid.T, n kvcache.Nomination) {
+// offered checks what a candidate says, and keeps its references.
+func (w *world) offered(t *rapid.T, n kvcache.SaveCandidate) {
 	if len(n.Blocks) == 0 || len(n.Tokens) != len(n.Blocks)*size {
 		t.Fatalf("%d blocks of %d tokens", len(n.Blocks), len(n.Tokens))
 	}
@@ -176,27 +176,27 @@ func (w *world) nominated(t *rapid.T, n kvcache.Nomination) {
 	w.holders = append(w.holders, &holder{table: n.Blocks, cached: len(n.Blocks), published: len(n.Blocks), pinned: true})
 }
 
-// nominateAll looks whether nominations reach every cached block, and leave the
+// offerAll looks whether candidates reach every cached block, and leave the
 // pool as it was.
-func (w *world) nominateAll(t *rapid.T) {
+func (w *world) offerAll(t *rapid.T) {
 	before := w.pool.Stats()
-	var all []kvcache.Nomination
+	var all []kvcache.SaveCandidate
 	for {
-		n, ok := w.pool.Nominate()
+		n, ok := w.pool.NextToSave()
 		if !ok {
 			break
 		}
 		all = append(all, n)
 	}
 	if s := w.pool.Stats(); s.Unoffered != 0 {
-		t.Fatalf("nothing is nominated of %+v", s)
+		t.Fatalf("nothing is offered of %+v", s)
 	}
 	for _, n := range all {
 		w.pool.Unpin(n.Blocks)
 	}
 	before.Unoffered = 0
 	if after := w.pool.Stats(); after != before {
-		t.Fatalf("nominations changed %+v to %+v", before, after)
+		t.Fatalf("candidates changed %+v to %+v", before, after)
 	}
 }
 
@@ -214,7 +214,7 @@ func (w *world) unpin(t *rapid.T) {
 	}
 	pinned := w.pool.Pinned(h.table)
 	w.pool.Unpin(h.table)
-	others := 0 // nominations that share blocks, each of which Pinned counts
+	others := 0 // candidates that share blocks, each of which Pinned counts
 	w.gone(h)
 	for _, id := range h.table {
 		if slices.ContainsFunc(w.holders, func(o *holder) bool { return slices.Contains(o.table, id) }) {
@@ -264,21 +264,21 @@ func (w *world) drain(t *rapid.T) {
 	w.gone(h)
 }
 
-// condemn finds out that the blocks of somebody are wrong, who goes on to hold them: none
+// invalidate finds out that the blocks of somebody are wrong, who goes on to hold them: none
 // of them is to be found, nor what follows them, and nobody gets them before they were
 // overwritten.
-func (w *world) condemn(t *rapid.T) {
+func (w *world) invalidate(t *rapid.T) {
 	h := w.pick(t, func(h *holder) bool { return !h.quarantined && !h.reserved && !h.pinned })
 	before := w.pool.Stats()
 	hashes := w.pool.Hashes()
-	w.pool.Condemn(h.table)
+	w.pool.Invalidate(h.table)
 	clear(w.known) // some of it is gone, without an eviction
 	for _, id := range h.table {
-		w.condemned[id] = true
+		w.invalid[id] = true
 	}
 	if after := w.pool.Stats(); after.Held != before.Held || after.Free != before.Free || after.Evictions != before.Evictions ||
 		after.Cached+after.Quarantined != before.Cached+before.Quarantined {
-		t.Fatalf("condemning changed %+v to %+v", before, after)
+		t.Fatalf("invalidating changed %+v to %+v", before, after)
 	}
 	for _, hash := range w.pool.Hashes() {
 		hashes = slices.DeleteFunc(hashes, func(left kvcache.Hash) bool { return left == hash })
@@ -303,17 +303,17 @@ func (w *world) scrub(t *rapid.T) {
 	n := rapid.IntRange(1, len(w.scrubbing)).Draw(t, "blocks")
 	w.pool.Drained(w.scrubbing[:n])
 	for _, id := range w.scrubbing[:n] {
-		delete(w.condemned, id)
+		delete(w.invalid, id)
 	}
 	w.scrubbing = w.scrubbing[n:]
 }
 
 func (w *world) check(t *rapid.T) {
-	for _, id := range w.pool.Condemned() {
+	for _, id := range w.pool.Invalidated() {
 		if slices.ContainsFunc(w.holders, func(o *holder) bool { return slices.Contains(o.table, id) }) || slices.Contains(w.scrubbing, id) {
 			t.Fatalf("block %d is to be overwritten although it is held, or twice", id)
 		}
-		w.condemned[id] = true // or one behind it was
+		w.invalid[id] = true // or one behind it was
 		w.scrubbing = append(w.scrubbing, id)
 	}
 	s := w.pool.Stats()
@@ -391,7 +391,7 @@ func TestPoolAgainstModel(t *testing.T) {
 					seen:    map[kvcache.Hash]bool{},
 					known:   map[string]bool{},
 
-					condemned: map[kvcache.BlockID]bool{},
+					invalid: map[kvcache.BlockID]bool{},
 				}
 				if bits > 0 {
 					w.pool.Weaken(bits)
@@ -408,12 +408,12 @@ func TestPoolAgainstModel(t *testing.T) {
 					"arrive":     w.arrive,
 					"quarantine": w.quarantine,
 					"drain":      w.drain,
-					"nominate":   w.nominate,
-					"held":       w.nominateHeld,
-					"all":        w.nominateAll,
+					"offer":      w.offer,
+					"held":       w.offerHeld,
+					"all":        w.offerAll,
 					"unpin":      w.unpin,
 					"saved":      w.save,
-					"condemn":    w.condemn,
+					"invalidate": w.invalidate,
 					"scrub":      w.scrub,
 				})
 			})

@@ -2,8 +2,8 @@ package kvcache
 
 import "slices"
 
-// Nomination is a cached prefix whose last block is near its eviction.
-type Nomination struct {
+// SaveCandidate is a cached prefix whose last block is near its eviction.
+type SaveCandidate struct {
 	// Salt and Tokens name the prefix: whole blocks, from the first one on.
 	Salt   string
 	Tokens []int32
@@ -11,14 +11,14 @@ type Nomination struct {
 	Blocks []BlockID
 }
 
-// Nominate gives the prefix that ends with the cached block that would be evicted
+// NextToSave gives the prefix that ends with the cached block that would be evicted
 // first of those that were not given before, so that it can be saved elsewhere.
 // It takes a reference to each block of the prefix, which Unpin gives back; until
-// then they are held. No block of it is nominated for itself any more, unless Unsaved
+// then they are held. No block of it is offered for itself any more, unless Unsaved
 // says so, or it is evicted and published again. False: there is none.
-func (p *Pool) Nominate() (Nomination, bool) {
-	if !p.nominates {
-		p.nominates = true
+func (p *Pool) NextToSave() (SaveCandidate, bool) {
+	if !p.offers {
+		p.offers = true
 		p.unsaved = newEvictionHeap(len(p.blocks))
 		for _, e := range p.idle.entries {
 			if !p.blocks[e.id].offered {
@@ -27,9 +27,9 @@ func (p *Pool) Nominate() (Nomination, bool) {
 		}
 	}
 	if p.stats.Unoffered == 0 {
-		return Nomination{}, false
+		return SaveCandidate{}, false
 	}
-	return p.nominate(p.unsaved.first()), true
+	return p.offer(p.unsaved.first()), true
 }
 
 // published is a block as it was published.
@@ -38,15 +38,15 @@ type published struct {
 	generation uint64
 }
 
-// NominateHeld is Nominate for blocks that sequences hold: of those that were
-// published since the first Nominate and not given, the oldest one with all that
+// NextHeldToSave is NextToSave for blocks that sequences hold: of those that were
+// published since the first NextToSave and not given, the oldest one with all that
 // follows it first. Where it is full, they are evicted as soon as they are let
 // go. False: there is none.
-func (p *Pool) NominateHeld() (Nomination, bool) {
+func (p *Pool) NextHeldToSave() (SaveCandidate, bool) {
 	for len(p.fresh) > 0 {
 		oldest := p.fresh[0]
 		p.fresh = p.fresh[1:]
-		// What is cached meanwhile is Nominate's.
+		// What is cached meanwhile is NextToSave's.
 		if b := &p.blocks[oldest.id]; b.generation != oldest.generation || b.offered || b.refs == 0 {
 			continue
 		}
@@ -54,14 +54,14 @@ func (p *Pool) NominateHeld() (Nomination, bool) {
 		for p.blocks[last].child != none {
 			last = p.blocks[last].child
 		}
-		return p.nominate(last), true
+		return p.offer(last), true
 	}
-	return Nomination{}, false
+	return SaveCandidate{}, false
 }
 
-// remember lets NominateHeld find a block that was just published.
+// remember lets NextHeldToSave find a block that was just published.
 func (p *Pool) remember(id BlockID) {
-	if !p.nominates {
+	if !p.offers {
 		return
 	}
 	if len(p.fresh) >= 2*len(p.blocks) { // half are gone: no more can be published
@@ -70,10 +70,10 @@ func (p *Pool) remember(id BlockID) {
 	p.fresh = append(p.fresh, published{id, p.blocks[id].generation})
 }
 
-// nominate gives the prefix that ends with a published block.
-func (p *Pool) nominate(last BlockID) Nomination {
+// offer gives the prefix that ends with a published block.
+func (p *Pool) offer(last BlockID) SaveCandidate {
 	// What is before a published block is published.
-	var n Nomination
+	var n SaveCandidate
 	for id := last; id != none; id = p.blocks[id].parent {
 		n.Blocks = append(n.Blocks, id)
 	}
@@ -91,8 +91,8 @@ func (p *Pool) nominate(last BlockID) Nomination {
 	return n
 }
 
-// Unpin gives back the references of a nomination. Unlike Release it is no use:
-// the blocks are evicted as if they had never been nominated.
+// Unpin gives back the references of a candidate. Unlike Release it is no use:
+// the blocks are evicted as if they had never been offered.
 func (p *Pool) Unpin(blocks []BlockID) {
 	for _, id := range slices.Backward(blocks) {
 		if !p.isHeld(id) || p.blocks[id].pins == 0 {
@@ -114,7 +114,7 @@ func (p *Pool) Unpin(blocks []BlockID) {
 	}
 }
 
-// Pinned is how many of the blocks, each named once, nobody holds but nominations:
+// Pinned is how many of the blocks, each named once, nobody holds but candidates:
 // how many more Allocate could give if those were given back.
 func (p *Pool) Pinned(blocks []BlockID) int {
 	pinned := 0
@@ -126,7 +126,7 @@ func (p *Pool) Pinned(blocks []BlockID) int {
 	return pinned
 }
 
-// Unsaved lets held blocks of a nomination that came to nothing be nominated once
+// Unsaved lets held blocks of a candidate that came to nothing be offered once
 // more, unless somebody else has them. A second time it does nothing: what cannot be
 // saved is not tried for ever.
 func (p *Pool) Unsaved(blocks []BlockID) {
@@ -141,7 +141,7 @@ func (p *Pool) Unsaved(blocks []BlockID) {
 	}
 }
 
-// ForgetSaved lets all published blocks be nominated again: who has them, too, may be gone. Those
+// ForgetSaved lets all published blocks be offered again: who has them, too, may be gone. Those
 // that are pinned are not before Unsaved says so.
 func (p *Pool) ForgetSaved() {
 	for i := range p.blocks {
@@ -156,7 +156,7 @@ func (p *Pool) ForgetSaved() {
 		b.offered = false
 		if b.refs == 0 {
 			p.stats.Unoffered++
-			if p.nominates {
+			if p.offers {
 				p.unsaved.push(BlockID(i), evictionRank(b))
 			}
 		}
@@ -164,7 +164,7 @@ func (p *Pool) ForgetSaved() {
 }
 
 // Saved marks held blocks whose KV somebody else has, too. They are not
-// nominated. Blocks that are not published are left alone.
+// offered. Blocks that are not published are left alone.
 func (p *Pool) Saved(blocks []BlockID) {
 	for _, id := range blocks {
 		if !p.isHeld(id) {

@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
-func TestNominationsGoByEviction(t *testing.T) {
+func TestSaveCandidatesGoByEviction(t *testing.T) {
 	p := newPool(8)
 	a, b := []int32{1, 2, 5, 5}, []int32{1, 2, 6, 6}
 	tableA, tableB := fill(t, p, "x", a...), fill(t, p, "x", b...)
@@ -16,16 +16,16 @@ func TestNominationsGoByEviction(t *testing.T) {
 		tokens []int32
 		blocks []kvcache.BlockID
 	}{{a, tableA}, {b, tableB}} {
-		n, ok := p.Nominate()
+		n, ok := p.NextToSave()
 		if !ok || n.Salt != "x" || !slices.Equal(n.Tokens, want.tokens) || !slices.Equal(n.Blocks, want.blocks) {
-			t.Fatalf("nomination %d: %+v, %v; want %+v", i, n, ok, want)
+			t.Fatalf("candidate %d: %+v, %v; want %+v", i, n, ok, want)
 		}
 		p.Saved(n.Blocks)
 	}
 	p.Unpin(tableB)
 	p.Unpin(tableA)
-	if n, ok := p.Nominate(); ok {
-		t.Errorf("%+v was nominated although all is saved", n)
+	if n, ok := p.NextToSave(); ok {
+		t.Errorf("%+v was offered although all is saved", n)
 	}
 	// The order of eviction is what it was: a's end goes first, though it was
 	// unpinned after b's.
@@ -50,7 +50,7 @@ func TestUsedWhilePinned(t *testing.T) {
 	old, young := make([]int32, size), slices.Repeat([]int32{1}, size)
 	fill(t, p, "", old...)
 	fill(t, p, "", young...)
-	n, _ := p.Nominate()
+	n, _ := p.NextToSave()
 	fill(t, p, "", old...)
 	p.Unpin(n.Blocks)
 	if _, ok := p.Allocate(nil, 2); !ok {
@@ -61,14 +61,14 @@ func TestUsedWhilePinned(t *testing.T) {
 	}
 }
 
-func TestEvictedBlocksAreNominatedAnew(t *testing.T) {
+func TestEvictedBlocksAreOfferedAnew(t *testing.T) {
 	p := newPool(1)
 	tokens := make([]int32, size)
 	for range 3 {
 		fill(t, p, "", tokens...)
-		n, ok := p.Nominate()
+		n, ok := p.NextToSave()
 		if !ok {
-			t.Fatal("nothing is nominated")
+			t.Fatal("nothing is offered")
 		}
 		p.Unpin(n.Blocks)
 		table, ok := p.Allocate(nil, 1)
@@ -82,33 +82,33 @@ func TestEvictedBlocksAreNominatedAnew(t *testing.T) {
 	}
 }
 
-// TestUnsavedBlocksAreNominatedOnceMore: not for ever, and not what somebody has.
-func TestUnsavedBlocksAreNominatedOnceMore(t *testing.T) {
+// TestUnsavedBlocksAreOfferedOnceMore: not for ever, and not what somebody has.
+func TestUnsavedBlocksAreOfferedOnceMore(t *testing.T) {
 	p := newPool(4)
 	tokens := []int32{1, 2, 5, 5}
 	table := fill(t, p, "", tokens...)
 	for i, want := range []bool{true, true, false} {
-		n, ok := p.Nominate()
+		n, ok := p.NextToSave()
 		if ok != want {
-			t.Fatalf("nomination %d: %v, want %v", i, ok, want)
+			t.Fatalf("candidate %d: %v, want %v", i, ok, want)
 		}
 		if !ok {
 			break
 		}
 		if !slices.Equal(n.Blocks, table) || p.Pinned(n.Blocks) != 2 {
-			t.Errorf("nomination %d: %+v, %d pinned", i, n, p.Pinned(n.Blocks))
+			t.Errorf("candidate %d: %+v, %d pinned", i, n, p.Pinned(n.Blocks))
 		}
 		p.Unsaved(n.Blocks)
 		p.Unpin(n.Blocks)
 	}
-	// One that another nomination saved is done with.
+	// One that another candidate saved is done with.
 	p = newPool(4)
 	fill(t, p, "", tokens...)
-	n, _ := p.Nominate()
+	n, _ := p.NextToSave()
 	p.Saved(n.Blocks[:1])
 	p.Unsaved(n.Blocks)
 	p.Unpin(n.Blocks)
-	if again, ok := p.Nominate(); !ok || len(again.Blocks) != 2 {
+	if again, ok := p.NextToSave(); !ok || len(again.Blocks) != 2 {
 		t.Errorf("%+v, %v: the end was not saved", again, ok)
 	} else {
 		p.Unpin(again.Blocks)
@@ -119,18 +119,18 @@ func TestUnsavedBlocksAreNominatedOnceMore(t *testing.T) {
 	// What a sequence holds, too, would not come back.
 	p = newPool(4)
 	fill(t, p, "", tokens...)
-	n, _ = p.Nominate()
+	n, _ = p.NextToSave()
 	held, _ := p.Match(nil, "", tokens[:2])
 	if got := p.Pinned(n.Blocks); got != 1 || len(held) != 1 {
 		t.Errorf("%d of %d blocks are pinned only, %d are held", got, len(n.Blocks), len(held))
 	}
 }
 
-// A Nominate that finds nothing is the first, too: what is published after it is
-// nominated while it is held.
-func TestHeldBlocksAreNominatedOfAnEmptyPool(t *testing.T) {
+// A NextToSave that finds nothing is the first, too: what is published after it is
+// offered while it is held.
+func TestHeldBlocksAreOfferedOfAnEmptyPool(t *testing.T) {
 	p := newPool(8)
-	if n, ok := p.Nominate(); ok {
+	if n, ok := p.NextToSave(); ok {
 		t.Fatalf("%+v of an empty pool", n)
 	}
 	table, ok := p.Allocate(nil, 2)
@@ -138,20 +138,20 @@ func TestHeldBlocksAreNominatedOfAnEmptyPool(t *testing.T) {
 		t.Fatal("no blocks")
 	}
 	p.Publish(p.Root(""), table[0], []int32{1, 2})
-	if n, ok := p.NominateHeld(); !ok || !slices.Equal(n.Blocks, table[:1]) {
+	if n, ok := p.NextHeldToSave(); !ok || !slices.Equal(n.Blocks, table[:1]) {
 		t.Errorf("%+v, %v", n, ok)
 	}
 }
 
-// TestHeldBlocksAreNominated: of those that are published from then on, each once, the
+// TestHeldBlocksAreOffered: of those that are published from then on, each once, the
 // oldest with all that follows it.
-func TestHeldBlocksAreNominated(t *testing.T) {
+func TestHeldBlocksAreOffered(t *testing.T) {
 	p := newPool(8)
 	fill(t, p, "", 9, 9)
-	if n, ok := p.NominateHeld(); ok {
-		t.Fatalf("%+v: nobody nominates yet", n)
+	if n, ok := p.NextHeldToSave(); ok {
+		t.Fatalf("%+v: nobody offers yet", n)
 	}
-	n, _ := p.Nominate()
+	n, _ := p.NextToSave()
 	p.Saved(n.Blocks)
 	p.Unpin(n.Blocks)
 	tokens := []int32{1, 2, 3, 4, 5, 6}
@@ -165,7 +165,7 @@ func TestHeldBlocksAreNominated(t *testing.T) {
 	}
 	held := func(want int) {
 		t.Helper()
-		n, ok := p.NominateHeld()
+		n, ok := p.NextHeldToSave()
 		if !ok || !slices.Equal(n.Blocks, table[:want]) || !slices.Equal(n.Tokens, tokens[:want*size]) {
 			t.Fatalf("%+v, %v; want %d blocks", n, ok, want)
 		}
@@ -175,18 +175,18 @@ func TestHeldBlocksAreNominated(t *testing.T) {
 		p.Unpin(n.Blocks)
 	}
 	held(2)
-	if n, ok := p.NominateHeld(); ok {
-		t.Errorf("%+v is nominated twice", n)
+	if n, ok := p.NextHeldToSave(); ok {
+		t.Errorf("%+v is offered twice", n)
 	}
 	p.Publish(chain, table[2], tokens[2*size:])
 	held(3)
 	p.Release(table)
-	// What is let go before its turn is Nominate's.
+	// What is let go before its turn is NextToSave's.
 	fill(t, p, "", 7, 7)
-	if n, ok := p.NominateHeld(); ok {
-		t.Errorf("%+v is nominated as held", n)
+	if n, ok := p.NextHeldToSave(); ok {
+		t.Errorf("%+v is offered as held", n)
 	}
-	if n, ok := p.Nominate(); !ok || !slices.Equal(n.Tokens, []int32{7, 7}) {
+	if n, ok := p.NextToSave(); !ok || !slices.Equal(n.Tokens, []int32{7, 7}) {
 		t.Errorf("%+v, %v", n, ok)
 	}
 	if s := p.Stats(); s.Misuses != 0 {
@@ -200,8 +200,8 @@ func TestUnofferedEvictions(t *testing.T) {
 	for seed := range int32(3) {
 		fill(t, p, "", slices.Repeat([]int32{seed}, size)...)
 	}
-	first, _ := p.Nominate()
-	second, _ := p.Nominate()
+	first, _ := p.NextToSave()
+	second, _ := p.NextToSave()
 	p.Saved(first.Blocks)
 	p.Unpin(first.Blocks)
 	p.Unpin(second.Blocks)
@@ -213,9 +213,9 @@ func TestUnofferedEvictions(t *testing.T) {
 	}
 }
 
-// BenchmarkNominate is of a pool full of prefixes of 16 blocks, half of which were
+// BenchmarkNextToSave is of a pool full of prefixes of 16 blocks, half of which were
 // given before.
-func BenchmarkNominate(b *testing.B) {
+func BenchmarkNextToSave(b *testing.B) {
 	for _, blocks := range []int{1 << 12, 1 << 16} {
 		b.Run(strconv.Itoa(blocks), func(b *testing.B) {
 			p := newPool(blocks)
@@ -232,12 +232,12 @@ func BenchmarkNominate(b *testing.B) {
 				p.Release(table)
 			}
 			for range blocks / 32 {
-				n, _ := p.Nominate()
+				n, _ := p.NextToSave()
 				p.Unpin(n.Blocks)
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				n, ok := p.Nominate()
+				n, ok := p.NextToSave()
 				if !ok {
 					b.Fatal("nothing is left")
 				}
@@ -248,38 +248,38 @@ func BenchmarkNominate(b *testing.B) {
 	}
 }
 
-// What a store had that is gone is nominated again, once nobody reads it for another save.
+// What a store had that is gone is offered again, once nobody reads it for another save.
 func TestForgetSaved(t *testing.T) {
 	p := newPool(8)
 	a, b, c := []int32{1, 2, 3, 4}, []int32{5, 6}, []int32{7, 8}
 	fill(t, p, "", a...)
-	saved, _ := p.Nominate()
+	saved, _ := p.NextToSave()
 	p.Saved(saved.Blocks)
 	p.Unpin(saved.Blocks)
 	held := acquire(t, p, "", b...)
-	heldSave, _ := p.NominateHeld()
+	heldSave, _ := p.NextHeldToSave()
 	p.Saved(heldSave.Blocks)
 	p.Unpin(heldSave.Blocks)
 	fill(t, p, "", c...)
-	pinned, _ := p.Nominate()
-	if _, more := p.Nominate(); more {
+	pinned, _ := p.NextToSave()
+	if _, more := p.NextToSave(); more {
 		t.Fatal("all is saved, or is being saved")
 	}
 	p.ForgetSaved()
-	again, more := p.Nominate()
+	again, more := p.NextToSave()
 	if !more || !slices.Equal(again.Tokens, a) {
-		t.Fatalf("%+v is nominated, %v", again, more)
+		t.Fatalf("%+v is offered, %v", again, more)
 	}
-	if n, more := p.Nominate(); more {
-		t.Errorf("%+v is nominated, which is held or pinned", n)
+	if n, more := p.NextToSave(); more {
+		t.Errorf("%+v is offered, which is held or pinned", n)
 	}
 	p.Unpin(again.Blocks)
 	p.Unsaved(pinned.Blocks)
 	p.Unpin(pinned.Blocks)
 	p.Release(held)
 	for _, want := range [][]int32{c, b} {
-		if n, more := p.Nominate(); !more || !slices.Equal(n.Tokens, want) {
-			t.Errorf("%+v is nominated, %v; want %v", n, more, want)
+		if n, more := p.NextToSave(); !more || !slices.Equal(n.Tokens, want) {
+			t.Errorf("%+v is offered, %v; want %v", n, more, want)
 		}
 	}
 	if s := p.Stats(); s.Unoffered != 0 || s.Misuses != 0 {

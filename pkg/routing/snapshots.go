@@ -211,7 +211,7 @@ func (rt *Router) snapshot(now time.Time, w *worker, e BlocksListed) {
 	w.listFailures, w.heardAt = 0, now
 	w.checkAt = now.Add(checkEvery + w.spread(checkEvery/2))
 	w.applied = 0 // the snapshot may be older
-	w.unlisted = !rt.index.Rest(w.ref.ID, w.ref.Epoch, e.Response.GetSequence(), e.Came, appendHashes(nil, e.Response.GetBlockHashes()))
+	w.unlisted = !rt.index.FinishSnapshot(w.ref.ID, w.ref.Epoch, e.Response.GetSequence(), e.Came, appendHashes(nil, e.Response.GetBlockHashes()))
 	if w.unlisted {
 		w.doubt(now)
 		w.listNext = now.Add(listRetry)

@@ -358,7 +358,7 @@ type SaveID uint64
 // Nobody waits for it.
 type Save struct {
 	ID SaveID
-	kvcache.Nomination
+	kvcache.SaveCandidate
 }
 
 // StopSave asks to end a save soon, since its blocks are needed. SaveDone has to

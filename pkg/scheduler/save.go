@@ -28,16 +28,16 @@ func (s *Scheduler) save() {
 		if (stats.Free+stats.Cached-stats.Unoffered)*saveBelow >= stats.Total {
 			return
 		}
-		nomination, ok := s.pool.Nominate()
+		candidate, ok := s.pool.NextToSave()
 		if !ok {
-			nomination, ok = s.pool.NominateHeld()
+			candidate, ok = s.pool.NextHeldToSave()
 		}
 		if !ok {
 			return
 		}
 		s.lastSave++
-		s.saves = append(s.saves, &save{id: s.lastSave, blocks: nomination.Blocks})
-		s.act(Save{ID: s.lastSave, Nomination: nomination})
+		s.saves = append(s.saves, &save{id: s.lastSave, blocks: candidate.Blocks})
+		s.act(Save{ID: s.lastSave, SaveCandidate: candidate})
 	}
 }
 
@@ -50,7 +50,7 @@ func (s *Scheduler) saveDone(e SaveDone) {
 	s.saves = slices.Delete(s.saves, i, i+1)
 	switch {
 	case e.Spoilt:
-		s.pool.Condemn(saved.blocks)
+		s.pool.Invalidate(saved.blocks)
 	case e.Saved:
 		s.pool.Saved(saved.blocks)
 	default:

@@ -105,7 +105,7 @@ func (s *Scheduler) Handle(now time.Time, event Event) []Action {
 	s.reserve()
 	planned := s.inFlight == nil && s.plan(now)
 	s.save()
-	if blocks := s.pool.Condemned(); len(blocks) > 0 {
+	if blocks := s.pool.Invalidated(); len(blocks) > 0 {
 		s.act(Scrub{Blocks: blocks})
 	}
 	if stored, removed := s.pool.Changes(); len(stored)+len(removed) > 0 {

@@ -36,7 +36,7 @@ func (s *Scheduler) stepDone(e StepDone) {
 			q.computed = e.computed(i, work, part.Prompt, 0)
 			s.publish(q)
 		default:
-			s.pool.Condemn(q.table)
+			s.pool.Invalidate(q.table)
 		}
 		if q.phase == over {
 			s.release(q)

@@ -2,52 +2,52 @@ package kvcache
 
 import "unique"
 
-// Condemn takes held blocks whose KV is wrong out of the cache, and with them all that is
+// Invalidate takes held blocks whose KV is wrong out of the cache, and with them all that is
 // published behind them, which was computed from it. Nobody finds them any more; who holds
 // them goes on with them, and once nobody does they are quarantined until Drained: see
-// Condemned.
-func (p *Pool) Condemn(blocks []BlockID) {
+// Invalidated.
+func (p *Pool) Invalidate(blocks []BlockID) {
 	for _, id := range blocks {
 		if !p.isHeld(id) {
 			p.stats.Misuses++
 			continue
 		}
-		p.condemn(id)
+		p.invalidate(id)
 	}
 }
 
-func (p *Pool) condemn(id BlockID) {
+func (p *Pool) invalidate(id BlockID) {
 	for p.blocks[id].generation != 0 {
 		leaf := id
 		for p.blocks[leaf].child != none {
 			leaf = p.blocks[leaf].child
 		}
 		p.unpublish(leaf)
-		p.blocks[leaf].condemned = true
+		p.blocks[leaf].invalid = true
 		if p.blocks[leaf].refs == 0 {
 			p.vacate(leaf)
 		}
 	}
-	p.blocks[id].condemned = true
+	p.blocks[id].invalid = true
 }
 
 // vacate frees a block that nobody holds and that is not published, or quarantines it if
 // what it holds must not be read.
 func (p *Pool) vacate(id BlockID) {
-	if !p.blocks[id].condemned {
+	if !p.blocks[id].invalid {
 		p.free = append(p.free, id)
 		return
 	}
 	p.blocks[id].quarantined = true
 	p.stats.Quarantined++
-	p.condemned = append(p.condemned, id)
+	p.invalid = append(p.invalid, id)
 }
 
-// Condemned gives the condemned blocks that nobody holds any more and that it did not give
+// Invalidated gives the invalid blocks that nobody holds any more and that it did not give
 // before, for their owner to overwrite and then say Drained. The slice is the caller's.
-func (p *Pool) Condemned() []BlockID {
-	blocks := p.condemned
-	p.condemned = nil
+func (p *Pool) Invalidated() []BlockID {
+	blocks := p.invalid
+	p.invalid = nil
 	return blocks
 }
 
