@@ -12,8 +12,8 @@ import (
 // What follows are interfaces that an Engine or its Pages may have besides. Ask for one of an Engine
 // with As.
 
-// Wrapping is an Engine around another one that computes its steps.
-type Wrapping interface {
+// Wrapper is an Engine around another one that computes its steps.
+type Wrapper interface {
 	// Wrapped is the other one.
 	Wrapped() Engine
 }
@@ -24,7 +24,7 @@ func As[T any](e Engine) (as T, is bool) {
 		if as, is = e.(T); is {
 			return as, true
 		}
-		w, wraps := e.(Wrapping)
+		w, wraps := e.(Wrapper)
 		if !wraps {
 			return as, false
 		}
@@ -32,24 +32,24 @@ func As[T any](e Engine) (as T, is bool) {
 	}
 }
 
-// Holding is an Engine that computes in turns with others.
-type Holding interface {
+// TurnTaker is an Engine that computes in turns with others.
+type TurnTaker interface {
 	// Hold waits for a turn and keeps it until release, which the caller calls once: steps with
 	// the returned context, of all engines that take turns with this one, do not wait for a turn.
 	// One goroutine at a time uses the context for steps. An error is ctx's.
 	Hold(ctx context.Context) (held context.Context, release func(), err error)
 }
 
-// Losing is an Engine that can say that its device is lost, also when no Step runs.
-type Losing interface {
+// LossNotifier is an Engine that can say that its device is lost, also when no Step runs.
+type LossNotifier interface {
 	// Lost is closed once the device is lost. Every Step fails from then on.
 	Lost() <-chan struct{}
 }
 
-// Starting is an Engine whose steps go on by themselves once the device has been given
+// AsyncStepper is an Engine whose steps go on by themselves once the device has been given
 // them, so that the caller can do something else meanwhile. One goroutine at a time calls
 // Start, Wait and Step.
-type Starting interface {
+type AsyncStepper interface {
 	// Start begins what Step does with a batch whose LayerDone and LayersDone are nil, and
 	// does not wait for the device, not even for one that fails: Wait tells of that. An error
 	// is Step's, and there is nothing to wait for.

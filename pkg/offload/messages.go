@@ -195,8 +195,8 @@ type (
 	StopPut struct{ ID scheduler.SaveID }
 	// Saved answers Save.
 	Saved struct {
-		ID            scheduler.SaveID
-		Saved, Spoilt bool
+		ID               scheduler.SaveID
+		Saved, NotFinite bool
 	}
 
 	// CountFetch and CountPut are for metrics: what came of a Wanted, and of a Save.

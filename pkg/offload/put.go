@@ -109,7 +109,7 @@ func (c *Core) endPut(p *put, e PutEnded, saved bool) {
 	c.puts = slices.DeleteFunc(c.puts, func(o *put) bool { return o == p })
 	saved = saved && c.holds(p.store) // one that has restarted meanwhile has lost it
 	c.act(CountPut{Result: e.Outcome.Result, Bytes: e.Bytes})
-	c.act(Saved{ID: p.id, Saved: saved, Spoilt: e.Outcome.Result == PutNotFinite})
+	c.act(Saved{ID: p.id, Saved: saved, NotFinite: e.Outcome.Result == PutNotFinite})
 }
 
 // holds notes that a store has blocks of this worker, and reports whether it is still there.

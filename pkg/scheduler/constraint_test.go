@@ -25,7 +25,7 @@ func TestNoTokenAllowed(t *testing.T) {
 		}
 		w.inFlight = nil
 		w.handle(scheduler.StepDone{Tokens: []int32{token}})
-		if l.finished == nil || l.finished.Reason != scheduler.Failed || !errors.Is(l.finished.Err, want) || l.finished.Spoilt != nil || !l.released {
+		if l.finished == nil || l.finished.Reason != scheduler.Failed || !errors.Is(l.finished.Err, want) || l.finished.NotFinite != nil || !l.released {
 			t.Errorf("%d: %+v", token, l.finished)
 		}
 		if len(w.cache) != 2 {

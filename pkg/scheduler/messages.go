@@ -162,8 +162,8 @@ type SaveLimit struct {
 type SaveDone struct {
 	ID    SaveID
 	Saved bool
-	// Spoilt: what the blocks hold is not finite, so that nobody is to have it.
-	Spoilt bool
+	// NotFinite: what the blocks hold is not finite, so that nobody is to have it.
+	NotFinite bool
 }
 
 // Scrubbed answers a Scrub: its blocks were overwritten.
@@ -292,14 +292,14 @@ type Finished struct {
 	Drafts, AcceptedDrafts int
 	// Err is set with Failed.
 	Err error
-	// Spoilt is set if Err is an engine.NotFiniteError.
-	Spoilt *Spoilt
+	// NotFinite is set if Err is an engine.NotFiniteError.
+	NotFinite *NotFinite
 }
 
-// Spoilt is what a sequence had in its blocks when its logits were not finite. None of the
+// NotFinite is what a sequence had in its blocks when its logits were not finite. None of the
 // blocks is found in the prefix cache any more, and they stay as they are until the Scrub
 // that names them.
-type Spoilt struct {
+type NotFinite struct {
 	// Blocks hold the KV of Tokens tokens.
 	Blocks []kvcache.BlockID
 	Tokens int
@@ -312,7 +312,7 @@ type Spoilt struct {
 }
 
 // Origin is who computed the KV of a position; "": this worker.
-func (s *Spoilt) Origin(position, blockTokens int) string {
+func (s *NotFinite) Origin(position, blockTokens int) string {
 	block := position / blockTokens
 	if position < s.Received && block == s.Received/blockTokens {
 		return s.From

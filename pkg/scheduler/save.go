@@ -49,7 +49,7 @@ func (s *Scheduler) saveDone(e SaveDone) {
 	saved := s.saves[i]
 	s.saves = slices.Delete(s.saves, i, i+1)
 	switch {
-	case e.Spoilt:
+	case e.NotFinite:
 		s.pool.Invalidate(saved.blocks)
 	case e.Saved:
 		s.pool.Saved(saved.blocks)

@@ -88,7 +88,7 @@ func (w *world) saveDone(id scheduler.SaveID, saved bool) {
 		for _, block := range save.Blocks {
 			w.spoilt[block] = true
 		}
-		w.handle(scheduler.SaveDone{ID: id, Spoilt: true})
+		w.handle(scheduler.SaveDone{ID: id, NotFinite: true})
 		return
 	}
 	w.handle(scheduler.SaveDone{ID: id, Saved: saved})

@@ -19,9 +19,9 @@ const sender = "another worker"
 func (w *world) failed(l *life, a scheduler.Finished) bool {
 	_, notNumbers := errors.AsType[*engine.NotFiniteError](a.Err)
 	if !notNumbers {
-		return a.Spoilt == nil
+		return a.NotFinite == nil
 	}
-	found := a.Spoilt
+	found := a.NotFinite
 	if !slices.Contains(w.pages.read(found.Blocks, found.Tokens), notFinite) || len(found.Origins) != len(found.Blocks) {
 		return false
 	}
@@ -115,7 +115,7 @@ func TestSpoiltSequenceFailsAlone(t *testing.T) {
 	}
 	*w.pages.at(a.table, 2) = notFinite
 	w.finishStep(1)
-	if a.finished == nil || a.finished.Spoilt == nil || b.finished != nil {
+	if a.finished == nil || a.finished.NotFinite == nil || b.finished != nil {
 		t.Fatalf("%+v and %+v", a.finished, b.finished)
 	}
 	if len(w.cache) != 2 || len(w.scrubbing) != len(a.table) {
@@ -179,11 +179,11 @@ func TestSpoiltKVHasASender(t *testing.T) {
 		l       *life
 		origins []string // of positions 3, 9 and 10
 	}{{received, []string{sender, sender, ""}}, {shares, []string{sender, "", ""}}} {
-		if c.l.finished == nil || c.l.finished.Spoilt == nil {
+		if c.l.finished == nil || c.l.finished.NotFinite == nil {
 			t.Fatalf("%d: %+v", c.l.request.ID, c.l.finished)
 		}
 		for i, position := range []int{3, 9, 10} {
-			if got := c.l.finished.Spoilt.Origin(position, standard.BlockTokens); got != c.origins[i] {
+			if got := c.l.finished.NotFinite.Origin(position, standard.BlockTokens); got != c.origins[i] {
 				t.Errorf("%d: position %d is of %q, want %q", c.l.request.ID, position, got, c.origins[i])
 			}
 		}
@@ -204,11 +204,11 @@ func TestCachedKVIsNotTheSenders(t *testing.T) {
 	w.arrive(received, 1)
 	*w.pages.at(received.table, 3) = notFinite
 	w.finishStep(1)
-	if received.finished == nil || received.finished.Spoilt == nil {
+	if received.finished == nil || received.finished.NotFinite == nil {
 		t.Fatalf("%+v", received.finished)
 	}
 	for position, want := range map[int]string{3: "", 7: "", 8: sender, 13: sender, 14: ""} {
-		if got := received.finished.Spoilt.Origin(position, standard.BlockTokens); got != want {
+		if got := received.finished.NotFinite.Origin(position, standard.BlockTokens); got != want {
 			t.Errorf("position %d is of %q, want %q", position, got, want)
 		}
 	}

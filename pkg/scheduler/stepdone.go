@@ -53,7 +53,7 @@ func (s *Scheduler) stepDone(e StepDone) {
 		case !verified:
 			s.finish(q, Failed, errors.New("scheduler: the step did not say how many drafts were right"))
 		case !likely:
-			s.spoilt(q, work.Start+len(work.Tokens))
+			s.notFinite(q, work.Start+len(work.Tokens))
 		case work.Prompt != nil && len(scores) != len(work.Prompt.Next):
 			s.finish(q, Failed, errUnlikely)
 		default:
@@ -96,7 +96,7 @@ func (s *Scheduler) takeDrawn(q *sequence, e *StepDone, i int, work *engine.Sequ
 	case token == sampler.OutOfEffort:
 		s.finish(q, Failed, ErrConstraintEffort)
 	case token < 0:
-		s.spoilt(q, work.Start+known+accepted)
+		s.notFinite(q, work.Start+known+accepted)
 	case !sample.Logprobs:
 		s.takeToken(q, token, nil)
 	case len(e.Logprobs) != len(e.Tokens):
@@ -135,13 +135,13 @@ func (e *StepDone) drew(i int) bool {
 	return token >= 0 || token == sampler.NoneAllowed || token == sampler.OutOfEffort || token == sampler.Later
 }
 
-// spoilt ends a sequence whose logits are not finite, with so many tokens in its blocks.
-func (s *Scheduler) spoilt(q *sequence, tokens int) {
-	found := &Spoilt{Blocks: q.table, Tokens: tokens, Received: q.received, From: q.from}
+// notFinite ends a sequence whose logits are not finite, with so many tokens in its blocks.
+func (s *Scheduler) notFinite(q *sequence, tokens int) {
+	found := &NotFinite{Blocks: q.table, Tokens: tokens, Received: q.received, From: q.from}
 	for _, id := range q.table {
 		found.Origins = append(found.Origins, s.pool.Origin(id))
 	}
-	s.end(q, Finished{Reason: Failed, Err: &engine.NotFiniteError{Layer: -1, Position: -1, Uninspected: true}, Spoilt: found})
+	s.end(q, Finished{Reason: Failed, Err: &engine.NotFiniteError{Layer: -1, Position: -1, Uninspected: true}, NotFinite: found})
 }
 
 // takeToken takes a token that a step drew.

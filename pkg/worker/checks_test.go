@@ -48,9 +48,9 @@ func (w *world) checkWrites() {
 		}
 	}
 	inspected := map[kvcache.BlockID]bool{}
-	for _, chore := range w.chores {
-		if a, is := chore.(worker.Inspect); is {
-			for _, b := range a.Spoilt.Blocks {
+	for _, task := range w.backgroundTasks {
+		if a, is := task.(worker.Inspect); is {
+			for _, b := range a.NotFinite.Blocks {
 				inspected[b] = true
 			}
 		}

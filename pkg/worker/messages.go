@@ -176,8 +176,8 @@ type (
 	// Inspect asks to find out where a sequence's KV stops being finite. It is answered by
 	// Inspected; until then the blocks stay as they are.
 	Inspect struct {
-		ID     scheduler.SequenceID
-		Spoilt *scheduler.Spoilt
+		ID        scheduler.SequenceID
+		NotFinite *scheduler.NotFinite
 	}
 	// Fault says that the worker's own computing gave what is not finite too often: it has to
 	// leave.

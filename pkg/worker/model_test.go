@@ -46,11 +46,11 @@ func (c *chance) step() {
 			moves[c.draw("move", len(moves))]()
 		}
 	case op < 88:
-		c.chore()
+		c.task()
 	case op < 91:
 		if n := len(c.saves); n > 0 {
 			how := c.draw("saved", 3)
-			c.saveDone(c.draw("save", n), scheduler.SaveDone{Saved: how == 0, Spoilt: how == 1})
+			c.saveDone(c.draw("save", n), scheduler.SaveDone{Saved: how == 0, NotFinite: how == 1})
 		}
 	case op < 94:
 		c.cancel()
@@ -138,15 +138,15 @@ func (c *chance) endStep() {
 	}
 }
 
-func (c *chance) chore() {
-	if len(c.chores) == 0 {
+func (c *chance) task() {
+	if len(c.backgroundTasks) == 0 {
 		return
 	}
 	var found *worker.NotFiniteError
 	if how := c.draw("found", 3); how > 0 {
 		found = &worker.NotFiniteError{NotFiniteError: &engine.NotFiniteError{Layer: 0, Position: 0}, Origin: []string{"", "prefill"}[how-1]}
 	}
-	c.doChore(found)
+	c.doBackgroundTask(found)
 }
 
 func (c *chance) cancel() {

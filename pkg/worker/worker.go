@@ -254,9 +254,9 @@ func (w *Worker) schedule(e scheduler.Event) {
 		case scheduler.Finished:
 			q := w.sequences[a.ID]
 			q.decoding = false
-			if a.Spoilt != nil {
+			if a.NotFinite != nil {
 				q.spoilt = &a
-				w.act(Inspect{ID: a.ID, Spoilt: a.Spoilt})
+				w.act(Inspect{ID: a.ID, NotFinite: a.NotFinite})
 			} else {
 				w.tell(q, a)
 			}

@@ -39,14 +39,14 @@ type world struct {
 	now     time.Time
 	history []worker.Event
 
-	sequences map[scheduler.SequenceID]*sequence
-	order     []*sequence // as they began
-	lastID    scheduler.SequenceID
-	draining  bool
-	inFlight  *scheduler.RunStep
-	chores    []worker.Action // Inspect and Scrub, in order
-	saves     []scheduler.SaveID
-	cache     map[kvcache.Hash]bool // BlocksChanged added up
+	sequences       map[scheduler.SequenceID]*sequence
+	order           []*sequence // as they began
+	lastID          scheduler.SequenceID
+	draining        bool
+	inFlight        *scheduler.RunStep
+	backgroundTasks []worker.Action // Inspect and Scrub, in order
+	saves           []scheduler.SaveID
+	cache           map[kvcache.Hash]bool // BlocksChanged added up
 }
 
 // sequence is one as its service and its client know it.
@@ -169,10 +169,10 @@ func (w *world) take(action worker.Action) {
 		l := w.live(a.ID)
 		l.end(len(w.history))
 		l.inspected = true
-		w.chores = append(w.chores, a)
+		w.backgroundTasks = append(w.backgroundTasks, a)
 	case scheduler.Scrub:
 		a.Blocks = slices.Clone(a.Blocks)
-		w.chores = append(w.chores, a)
+		w.backgroundTasks = append(w.backgroundTasks, a)
 	case scheduler.Save:
 		w.saves = append(w.saves, a.ID)
 	case worker.Stalled:
@@ -259,11 +259,11 @@ func (w *world) finished(a scheduler.Finished) {
 	if l == nil || l.gone || l.finished != nil || l.refused {
 		w.fatalf("%d: a second end: %+v", a.ID, l)
 	}
-	if (a.Spoilt != nil) != l.inspected {
+	if (a.NotFinite != nil) != l.inspected {
 		w.fatalf("%d: inspected %v, and ends with %+v", a.ID, l.inspected, a)
 	}
-	for _, chore := range w.chores {
-		if inspect, is := chore.(worker.Inspect); is && inspect.ID == a.ID {
+	for _, task := range w.backgroundTasks {
+		if inspect, is := task.(worker.Inspect); is && inspect.ID == a.ID {
 			w.fatalf("%d: finished before it was inspected", a.ID)
 		}
 	}
@@ -330,11 +330,11 @@ func (w *world) stepFails() {
 	w.handle(scheduler.StepDone{Err: errors.New("the device is on fire")})
 }
 
-// doChore does the oldest chore. An Inspect is answered with err.
-func (w *world) doChore(err *worker.NotFiniteError) {
-	chore := w.chores[0]
-	w.chores = w.chores[1:]
-	switch a := chore.(type) {
+// doBackgroundTask does the oldest task. An Inspect is answered with err.
+func (w *world) doBackgroundTask(err *worker.NotFiniteError) {
+	task := w.backgroundTasks[0]
+	w.backgroundTasks = w.backgroundTasks[1:]
+	switch a := task.(type) {
 	case *scheduler.BlocksChanged:
 		for _, hash := range a.Removed {
 			delete(w.cache, hash)
@@ -355,8 +355,8 @@ func (w *world) finish() {
 		switch {
 		case w.inFlight != nil:
 			w.stepDone(func(int) int32 { return 0 })
-		case len(w.chores) > 0:
-			w.doChore(nil)
+		case len(w.backgroundTasks) > 0:
+			w.doBackgroundTask(nil)
 		case len(w.saves) > 0:
 			w.saveDone(0, scheduler.SaveDone{Saved: true})
 		default:

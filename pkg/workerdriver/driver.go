@@ -51,9 +51,9 @@ type Config struct {
 // Driver drives a worker.Worker with an engine. All methods are safe for concurrent use.
 type Driver struct {
 	cfg      Config
-	starting engine.Starting // the engine, if steps may be started ahead; else nil
-	steps    chan step       // at most one is in flight, so sending never blocks
-	lost     chan struct{}   // closed when no step of the engine is of use any more
+	starting engine.AsyncStepper // the engine, if steps may be started ahead; else nil
+	steps    chan step           // at most one is in flight, so sending never blocks
+	lost     chan struct{}       // closed when no step of the engine is of use any more
 	losing   sync.Once
 	lostBy   error // engine.ErrDeviceLost or worker.ErrNotFinite; written before lost is closed
 
@@ -70,19 +70,19 @@ type Driver struct {
 	loop *coreloop.Loop[*worker.Worker, worker.Event, worker.Action]
 
 	// Guarded by loop.
-	stepEnded bool                               // the core is given a scheduler.StepDone
-	ahead     step                               // started, and about to be sent to steps
-	sequences map[scheduler.SequenceID]*Sequence // until Gone
-	lastID    scheduler.SequenceID
-	lastEvent uint64         // number of the last change of the prefix cache
-	changed   chan struct{}  // closed when the load changes; nil: nobody asked since
-	answers   []worker.Event // to what the core asked for, which it has not taken yet
-	running   runningStep
-	traces    traces
-	chores    []chore // the first one is being done
-	over      bool    // Run has ended
+	stepEnded       bool                               // the core is given a scheduler.StepDone
+	ahead           step                               // started, and about to be sent to steps
+	sequences       map[scheduler.SequenceID]*Sequence // until Gone
+	lastID          scheduler.SequenceID
+	lastEvent       uint64         // number of the last change of the prefix cache
+	changed         chan struct{}  // closed when the load changes; nil: nobody asked since
+	answers         []worker.Event // to what the core asked for, which it has not taken yet
+	running         runningStep
+	traces          traces
+	backgroundTasks []backgroundTask // the first one is being done
+	over            bool             // Run has ended
 
-	choring    sync.WaitGroup
+	background sync.WaitGroup
 	looking    context.Context // of Inspect: ends when nobody needs to know any more
 	endLooking context.CancelFunc
 }
@@ -127,7 +127,7 @@ func NewDriver(cfg Config) (*Driver, error) {
 		d.loop.Recorder, _ = eventlog.Begin(cfg.Log, eventlog.KindWorker, config)
 	}
 	if cfg.LayerDone == nil && cfg.LayersDone == nil {
-		d.starting, _ = cfg.Engine.(engine.Starting)
+		d.starting, _ = cfg.Engine.(engine.AsyncStepper)
 	}
 	if cfg.LayerDone != nil {
 		d.layerDone = func(layer int) { d.cfg.LayerDone(d.current, layer) }
@@ -274,13 +274,13 @@ func (d *Driver) act(action worker.Action) {
 	case scheduler.StopSave:
 		d.cfg.StopSave(a.ID)
 	case scheduler.Scrub:
-		d.add(chore{scrub: a.Blocks})
+		d.add(backgroundTask{scrub: a.Blocks})
 	case worker.Inspect:
 		if d.over { // nobody looks into the engine's pages any more
 			d.answers = append(d.answers, worker.Inspected{ID: a.ID, Err: d.findOut(a)})
 			return
 		}
-		d.add(chore{inspect: a})
+		d.add(backgroundTask{inspect: a})
 	case worker.Fault:
 		d.cfg.Logger.Error("this worker is leaving", "error", worker.ErrNotFinite)
 		d.lose(worker.ErrNotFinite)

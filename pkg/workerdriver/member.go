@@ -157,7 +157,7 @@ func (m *Member) Run(ctx context.Context) error {
 // stopped once nothing is left, or after as long as leaving may take.
 func (m *Member) leaveWhenLost(ctx context.Context, stop func()) error {
 	var noticed <-chan struct{} // by what is no step
-	if losing, is := engine.As[engine.Losing](m.cfg.Engine); is {
+	if losing, is := engine.As[engine.LossNotifier](m.cfg.Engine); is {
 		noticed = losing.Lost()
 	}
 	why := engine.ErrDeviceLost

@@ -21,7 +21,7 @@ type step struct {
 // Run computes steps until ctx ends. A step that is under way then is cut short, or
 // waited for where a device computes it, and its sequences fail.
 func (d *Driver) Run(ctx context.Context) error {
-	defer d.endChores()
+	defer d.endBackgroundTasks()
 	if d.starting != nil {
 		d.start = func(batch engine.Batch) error { return d.starting.Start(ctx, batch) }
 	}

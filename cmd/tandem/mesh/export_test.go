@@ -100,7 +100,7 @@ func UnlessStuck(most time.Duration, err error, f func() error) error {
 }
 
 // UnlessLost is unlessStuck of what is given so long from an engine's loss on.
-func UnlessLost(most time.Duration, made engine.Losing, f func() error) error {
+func UnlessLost(most time.Duration, made engine.LossNotifier, f func() error) error {
 	return unlessStuck(func(s *stuck) error {
 		s.endWhenLost(made, most, nil)
 		return f()

@@ -175,7 +175,7 @@ func (p *process) unload() error {
 // of its driver never returns.
 func (p *process) newEngine(w *part) (engine.Engine, error) {
 	made, err := p.engines.New(w.id, w.role)
-	if losing, can := engine.As[engine.Losing](made); can {
+	if losing, can := engine.As[engine.LossNotifier](made); can {
 		p.stuck.endWhenLost(losing, p.stuckAfter(), w.ended)
 	}
 	return made, err

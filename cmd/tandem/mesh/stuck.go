@@ -47,7 +47,7 @@ func (s *stuck) within(most time.Duration, err error) {
 
 // endWhenLost calls within when an engine's device is lost, however that was noticed, until freed is
 // closed; nil: it never is.
-func (s *stuck) endWhenLost(made engine.Losing, most time.Duration, freed <-chan struct{}) {
+func (s *stuck) endWhenLost(made engine.LossNotifier, most time.Duration, freed <-chan struct{}) {
 	go func() {
 		select {
 		case <-made.Lost():

@@ -88,7 +88,7 @@ func TestHoldTurn(t *testing.T) {
 		}
 	}
 	for range 20 {
-		held, release, err := engines[0].(engine.Holding).Hold(t.Context())
+		held, release, err := engines[0].(engine.TurnTaker).Hold(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

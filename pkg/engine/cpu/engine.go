@@ -139,7 +139,7 @@ func (e *cpuEngine) Close() error {
 // holds is the key of the turn that a context's steps have.
 type holds struct{}
 
-// Hold implements engine.Holding.
+// Hold implements engine.TurnTaker.
 func (e *cpuEngine) Hold(ctx context.Context) (held context.Context, release func(), err error) {
 	turn := e.weights.turn
 	if ctx.Value(holds{}) == turn {

@@ -224,5 +224,5 @@ func closing(errs []error) error {
 	return err
 }
 
-// Lost implements engine.Losing.
+// Lost implements engine.LossNotifier.
 func (e *cudaEngine) Lost() <-chan struct{} { return e.loss.noticed }

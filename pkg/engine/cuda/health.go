@@ -89,7 +89,7 @@ func CheckHealth(library string, device int, nvmlLibrary string) error {
 }
 
 // Watch begins to watch the device. Only one Health may watch at a time. After a fatal event
-// the engines' steps and pages fail with engine.ErrDeviceLost and engine.Losing reports it,
+// the engines' steps and pages fail with engine.ErrDeviceLost and engine.LossNotifier reports it,
 // even if no call of the driver has failed yet. The caller closes the Health, before or after
 // the weights. The error says why the device cannot be watched.
 func (w *Weights) Watch(config HealthConfig) (*Health, error) {

@@ -41,7 +41,7 @@ func watched(t *testing.T) (control *emulationtest.Control, engines [2]engine.En
 // isLost says whether who waits for an engine's loss is told.
 func isLost(e engine.Engine) bool {
 	select {
-	case <-e.(engine.Losing).Lost():
+	case <-e.(engine.LossNotifier).Lost():
 		return true
 	default:
 		return false

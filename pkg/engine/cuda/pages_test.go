@@ -262,7 +262,7 @@ func TestTakeOnALostDevice(t *testing.T) {
 		t.Errorf("on a lost device: %v, ended %d times", err, ended)
 	}
 	select {
-	case <-to.(engine.Losing).Lost():
+	case <-to.(engine.LossNotifier).Lost():
 	default:
 		t.Error("nobody who waits is told")
 	}

@@ -35,7 +35,7 @@ func (e *cudaEngine) Step(ctx context.Context, batch engine.Batch) (engine.Outpu
 	return e.Wait()
 }
 
-// Start implements engine.Starting.
+// Start implements engine.AsyncStepper.
 func (e *cudaEngine) Start(ctx context.Context, batch engine.Batch) error {
 	if listens(batch) {
 		return errors.New("step: only Step reports layers: call it instead of Start")
@@ -126,7 +126,7 @@ func (e *cudaEngine) layersOf(batch engine.Batch) residual {
 	return to
 }
 
-// Wait implements engine.Starting.
+// Wait implements engine.AsyncStepper.
 func (e *cudaEngine) Wait() (engine.Output, error) {
 	if e.flying == nil {
 		return engine.Output{}, fmt.Errorf("step: %w", errIdle)

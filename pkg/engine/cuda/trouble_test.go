@@ -150,7 +150,7 @@ func TestLossIsNoticedByPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = closeAll() }()
-	noticed := e.(engine.Losing).Lost()
+	noticed := e.(engine.LossNotifier).Lost()
 	slice := make([]byte, e.Capacity().Layout.SliceBytes)
 	if err := e.Pages().Write(0, table(0, 1), slice); err != nil {
 		t.Fatal(err)
@@ -203,7 +203,7 @@ func TestStartDoesNotWaitForFailure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	starting := e.(engine.Starting)
+	starting := e.(engine.AsyncStepper)
 	s := engine.Sequence{Tokens: []int32{1}, Blocks: table(0, 1), Sample: &engine.Sample{}}
 	want := step(t, e, s).Tokens[0]
 	batch := engine.Batch{Sequences: []engine.Sequence{s}}

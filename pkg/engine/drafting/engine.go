@@ -53,7 +53,7 @@ func New(target, draft engine.Engine, logger *slog.Logger) (*Engine, error) {
 // Capacity implements engine.Engine.
 func (e *Engine) Capacity() engine.Capacity { return e.capacity }
 
-// Wrapped implements engine.Wrapping.
+// Wrapped implements engine.Wrapper.
 func (e *Engine) Wrapped() engine.Engine { return e.Engine }
 
 // Close implements engine.Engine.
@@ -67,7 +67,7 @@ func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 		return e.Engine.Step(ctx, batch)
 	}
 	// Else each of the draft model's steps would wait for one of another engine.
-	if holding, is := engine.As[engine.Holding](e.Engine); is {
+	if holding, is := engine.As[engine.TurnTaker](e.Engine); is {
 		held, release, err := holding.Hold(ctx)
 		if err != nil {
 			return engine.Output{}, fmt.Errorf("step: %w", err)

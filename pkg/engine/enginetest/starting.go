@@ -9,10 +9,10 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 )
 
-// testStarting checks engine.Starting of an engine that is one.
+// testStarting checks engine.AsyncStepper of an engine that is one.
 func testStarting(t *testing.T, newEngine NewEngine) {
 	e := newEngine(t)
-	starting, is := e.(engine.Starting)
+	starting, is := e.(engine.AsyncStepper)
 	if !is {
 		t.Skip("its steps are not started and waited for apart")
 	}

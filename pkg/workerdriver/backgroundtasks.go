@@ -7,40 +7,40 @@ import (
 	"github.com/tandem-serving/tandem/pkg/worker"
 )
 
-// chore is what is done beside the steps for blocks that are not finite: finding out about
+// backgroundTask is what is done beside the steps for blocks that are not finite: finding out about
 // a sequence that failed, before its owner hears of it, or overwriting blocks.
-type chore struct {
+type backgroundTask struct {
 	inspect worker.Inspect
 	scrub   []kvcache.BlockID
 }
 
-// add has a chore done, in order, by one goroutine. The loop is locked. Once Run has ended nobody
+// add has a background task done, in order, by one goroutine. The loop is locked. Once Run has ended nobody
 // looks into the engine's pages any more.
-func (d *Driver) add(c chore) {
+func (d *Driver) add(t backgroundTask) {
 	if d.over {
 		return
 	}
-	d.chores = append(d.chores, c)
-	if len(d.chores) == 1 {
-		d.choring.Go(d.doChores)
+	d.backgroundTasks = append(d.backgroundTasks, t)
+	if len(d.backgroundTasks) == 1 {
+		d.background.Go(d.doBackgroundTasks)
 	}
 }
 
-// doChores does what there is to do.
-func (d *Driver) doChores() {
+// doBackgroundTasks does what there is to do.
+func (d *Driver) doBackgroundTasks() {
 	for {
 		d.loop.Lock()
-		next := d.chores[0]
+		next := d.backgroundTasks[0]
 		d.loop.Unlock()
-		if next.inspect.Spoilt != nil {
+		if next.inspect.NotFinite != nil {
 			d.handle(worker.Inspected{ID: next.inspect.ID, Err: d.findOut(next.inspect)})
 		}
 		if len(next.scrub) > 0 {
 			d.scrub(next.scrub)
 		}
 		d.loop.Lock()
-		d.chores = d.chores[1:]
-		done := len(d.chores) == 0
+		d.backgroundTasks = d.backgroundTasks[1:]
+		done := len(d.backgroundTasks) == 0
 		d.loop.Unlock()
 		if done {
 			return
@@ -48,17 +48,17 @@ func (d *Driver) doChores() {
 	}
 }
 
-// endChores has the chores there are cut short, and waits for that. There are no others
+// endBackgroundTasks has the background tasks there are cut short, and waits for that. There are no others
 // afterwards.
-func (d *Driver) endChores() {
+func (d *Driver) endBackgroundTasks() {
 	d.endLooking()
 	d.loop.Lock()
 	d.over = true
 	d.loop.Unlock()
-	d.choring.Wait()
+	d.background.Wait()
 }
 
-// isOver says whether endChores was called.
+// isOver says whether endBackgroundTasks was called.
 func (d *Driver) isOver() bool {
 	d.loop.Lock()
 	defer d.loop.Unlock()
@@ -68,9 +68,9 @@ func (d *Driver) isOver() bool {
 // findOut says where what is not finite in a sequence began. It does not look for that where nobody
 // needs to know any more: of a worker that is lost or over, clients do not wait for it.
 func (d *Driver) findOut(q worker.Inspect) *worker.NotFiniteError {
-	found := &worker.NotFiniteError{NotFiniteError: engine.FindNotFinite(d.looking, d.cfg.Engine, q.Spoilt.Blocks, q.Spoilt.Tokens)}
+	found := &worker.NotFiniteError{NotFiniteError: engine.FindNotFinite(d.looking, d.cfg.Engine, q.NotFinite.Blocks, q.NotFinite.Tokens)}
 	if found.Layer >= 0 {
-		found.Origin = q.Spoilt.Origin(found.Position, d.Layout().BlockTokens)
+		found.Origin = q.NotFinite.Origin(found.Position, d.Layout().BlockTokens)
 	}
 	d.cfg.Metrics.notFinite(found.Origin != "")
 	d.cfg.Logger.Error("the logits of a sequence are not finite", "sequence", uint64(q.ID), "layer", found.Layer, "position", found.Position, "kv_of", found.Origin, "error", found)
