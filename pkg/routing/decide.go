@@ -33,6 +33,8 @@ type search struct {
 	elsewhere   int
 	elsewhereMs float64
 	poolUse     // of all workers, in overload
+	// possible is how many workers may decode the request, or do all of it, now or later.
+	possible int
 	// runnerUp is what mode auto did not choose: the prefill worker of a pair, or the best aggregated one.
 	runnerUp *candidate
 }
@@ -95,15 +97,20 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 		rt.noteLack(s, decodes, prefills)
 		return best, rt.refusal(e, decodes, aggregatedPrefills)
 	}
+	best := min(decodes.fitness, aggregatedPrefills.fitness)
+	s.possible = decodes.possible(best) + aggregatedPrefills.possible(best)
 	switch { // a worker that may hang is no choice beside one that is well
 	case aggregatedPrefills.fitness > decodes.fitness:
 		aggregatedPrefills = rt.lists.next()
 	case decodes.fitness == suspected && aggregatedPrefills.fitness < suspected:
 		decodes = rt.lists.next()
 	}
-	decodes, aggregatedPrefills = rt.toHolder(s, decodes, aggregatedPrefills)
 	rt.lookAhead(s)
-	p, found := rt.place(s, decodes, aggregatedPrefills)
+	holder, aggregatedHolder := rt.toHolder(s, decodes, aggregatedPrefills)
+	p, found := rt.place(s, holder, aggregatedHolder)
+	if !found && holder != decodes { // no prefill worker can send to the holder
+		p, found = rt.place(s, decodes, aggregatedPrefills)
+	}
 	if !found {
 		e.pool = controlv1.Role_ROLE_PREFILL
 		rt.noteLack(s, decodes, p.prefills)
@@ -194,7 +201,7 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	action := Dispatch{
 		ID: r.ID, Decode: decode.worker.ref, Version: s.version, Fallback: fallback, Decision: record,
 		ContextTokens: rt.groups().contextTokens[s.version], // 0: they do not say
-		DecodeSilence: rt.silence(now, r, decode.worker, decodes.several() || decode.worker.takesAggregated),
+		DecodeSilence: rt.silence(now, r, decode.worker, s.possible > 1),
 	}
 	d := &dispatched{tenant: r.Tenant, model: r.Model, level: s.entry.levelKey(), most: r.MaxNew, decode: decode.worker, at: now}
 	if r.Attempt == 0 {
@@ -262,7 +269,7 @@ func (rt *Router) dispatchPrefill(s *search, action *Dispatch, prefills *candida
 	w := prefill.worker
 	action.Prefill, record.Prefill = w.ref, w.ref.ID
 	record.Mode = inferencev1.Mode_MODE_DISAGGREGATED
-	action.PrefillSilence = rt.silence(now, r, w, rt.mode(r) != inferencev1.Mode_MODE_DISAGGREGATED || prefills.several())
+	action.PrefillSilence = rt.silence(now, r, w, rt.mode(r) != inferencev1.Mode_MODE_DISAGGREGATED || prefills.possible(prefills.fitness) > 1)
 	if action.Source = prefill.source.hint(); action.Source != nil {
 		record.Source, record.SourceBlocks = action.Source.GetWorkerId(), action.Source.GetBlocks()
 	}

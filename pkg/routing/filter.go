@@ -122,17 +122,15 @@ func (c *candidates) every() []*candidate {
 	return c.listed
 }
 
-// several reports whether there is a choice, now or later.
-func (c *candidates) several() bool {
-	n := 0
+// possible is how many of them may take the request, now or later, where the fittest worker of all is best:
+// beside one that is well, a suspected one may not.
+func (c *candidates) possible(best fitness) (n int) {
 	for i := range c.all {
-		if f := c.all[i].fitness; f <= later && (f != suspected || c.fitness == suspected) {
-			if n++; n > 1 {
-				return true
-			}
+		if f := c.all[i].fitness; f <= later && (f != suspected || best == suspected) {
+			n++
 		}
 	}
-	return false
+	return n
 }
 
 // candidateLists are used again by each search, as far as it needs.

@@ -19,13 +19,12 @@ func (rt *Router) toHolder(s *search, decodes, aggregatedPrefills *candidates) (
 		if c.fitness != fit || c.placeMs > 0 || c.misses {
 			break
 		}
-		list.passed += len(list.all) - 1
-		list.all = append(list.all[:0], c)
-		list.fitness = fit
+		only, none := rt.lists.next(), rt.lists.next()
+		only.all, only.fitness, only.passed = append(only.all, c), fit, list.count()-1
 		if list == decodes {
-			return decodes, rt.lists.next()
+			return only, none
 		}
-		return rt.lists.next(), aggregatedPrefills
+		return none, only
 	}
 	return decodes, aggregatedPrefills
 }

@@ -2,6 +2,7 @@ package routing_test
 
 import (
 	"testing"
+	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -48,5 +49,46 @@ func TestRequestGoesToTheHolderOfItsPrompt(t *testing.T) {
 		if d, sent := send(first.Decode); !sent || d.Decode == first.Decode {
 			t.Errorf("%v: %s is full and gets it, %v", mode, d.Decode.ID, sent)
 		}
+	}
+}
+
+// Where no prefill worker can send to the holder, or every one is full that can, a disaggregated request goes
+// to another decode worker.
+func TestDisaggregatedRequestLeavesTheHolder(t *testing.T) {
+	d1 := routing.Ref{ID: "d1", Epoch: 1}
+	for _, c := range []struct {
+		name         string
+		closed, full bool // the path from p1 to d1 is, and p1 is
+		want         string
+	}{
+		{"reached", false, false, "d1"},
+		{"not reached", true, false, "d2"},
+		{"nobody is reached now", false, true, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := expecting(t, 1, 2)
+			for failures := 0; c.closed && failures < 2; b.pass(200 * time.Millisecond) {
+				d, _, _ := b.arrive(b.request(dis, 100))
+				if d.Decode == d1 {
+					b.unreached(d)
+					failures++
+				}
+			}
+			b.do(load("p1", controlv1.Role_ROLE_PREFILL, func(l *controlv1.LoadReport) {
+				l.BlocksFree = 4096
+				if c.full {
+					l.BlocksFree = 0
+				}
+			}))
+			r := b.request(dis, 100)
+			r.Holder = d1
+			d, refusal, _ := b.arrive(r)
+			if d.Decode.ID != c.want || refusal.Reason != "" {
+				t.Errorf("it goes to %q: %+v", d.Decode.ID, refusal)
+			}
+			for _, o := range d.Decision.GetOthers() {
+				t.Errorf("%d workers are not shown: %s", o.GetWorkers(), o.GetReason())
+			}
+		})
 	}
 }

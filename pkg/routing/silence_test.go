@@ -47,51 +47,70 @@ func TestDerivedSilence(t *testing.T) {
 		report  func(*controlv1.LoadReport)
 		gaps    routing.Gaps
 		tokens  int
-		want    routing.Silence
+		want    routing.Silence // of the first worker
+		holder  bool            // the first worker has the prompts
 	}{
 		{"nothing is known", []*controlv1.WorkerRecord{decode("d1"), decode("d2")}, func(r *controlv1.LoadReport) { r.StepTime = nil }, gapsOf(200, time.Millisecond), 10,
-			routing.Silence{Queue: flagQueue, Prompt: flagPrompt, Tokens: flagTokens}},
+			routing.Silence{Queue: flagQueue, Prompt: flagPrompt, Tokens: flagTokens}, false},
 		{"few gaps", []*controlv1.WorkerRecord{decode("d1"), decode("d2")}, nil, gapsOf(99, time.Millisecond), 10,
-			routing.Silence{Queue: 5 * time.Second, Prompt: 5 * time.Second, Tokens: 5 * time.Second}},
+			routing.Silence{Queue: 5 * time.Second, Prompt: 5 * time.Second, Tokens: 5 * time.Second}, false},
 		{"quick", []*controlv1.WorkerRecord{decode("d1"), decode("d2")}, nil, gapsOf(200, time.Millisecond), 10,
-			routing.Silence{Queue: 5 * time.Second, Prompt: 5 * time.Second, Tokens: 2 * time.Second}},
+			routing.Silence{Queue: 5 * time.Second, Prompt: 5 * time.Second, Tokens: 2 * time.Second}, false},
 		{"the only one", []*controlv1.WorkerRecord{decode("d1")}, nil, gapsOf(200, time.Millisecond), 10,
-			routing.Silence{Queue: flagQueue, Prompt: flagPrompt, Tokens: flagTokens}},
+			routing.Silence{Queue: flagQueue, Prompt: flagPrompt, Tokens: flagTokens}, false},
 		{"slow gaps", []*controlv1.WorkerRecord{decode("d1"), decode("d2")}, nil, gapsOf(200, 64*time.Millisecond), 10,
-			routing.Silence{Queue: 5 * time.Second, Prompt: 5 * time.Second, Tokens: 3200 * time.Millisecond}},
+			routing.Silence{Queue: 5 * time.Second, Prompt: 5 * time.Second, Tokens: 3200 * time.Millisecond}, false},
 		{"very slow gaps", []*controlv1.WorkerRecord{decode("d1"), decode("d2")}, nil, gapsOf(200, time.Second), 10,
-			routing.Silence{Queue: 5 * time.Second, Prompt: 5 * time.Second, Tokens: flagTokens}},
+			routing.Silence{Queue: 5 * time.Second, Prompt: 5 * time.Second, Tokens: flagTokens}, false},
 		{"long chunks", []*controlv1.WorkerRecord{decode("d1"), decode("d2")}, slow, gapsOf(200, time.Millisecond), 1000,
-			routing.Silence{Queue: flagQueue, Prompt: flagPrompt, Tokens: 2760 * time.Millisecond}},
+			routing.Silence{Queue: flagQueue, Prompt: flagPrompt, Tokens: 2760 * time.Millisecond}, false},
 		{"a queue", []*controlv1.WorkerRecord{decode("d1"), decode("d2")}, func(r *controlv1.LoadReport) { r.RunningSequences = 2 }, gapsOf(200, time.Millisecond), 10,
-			routing.Silence{Queue: flagQueue, Prompt: 5 * time.Second, Tokens: 2 * time.Second}},
+			routing.Silence{Queue: flagQueue, Prompt: 5 * time.Second, Tokens: 2 * time.Second}, false},
+		{"a prefill worker that serves alone", []*controlv1.WorkerRecord{aggregatedPrefill("p1")}, nil, gapsOf(200, time.Millisecond), 10,
+			routing.Silence{Queue: flagQueue, Prompt: flagPrompt, Tokens: flagTokens}, false},
+		{"a prefill worker could serve", []*controlv1.WorkerRecord{decode("d1"), aggregatedPrefill("p1")}, nil, gapsOf(200, time.Millisecond), 10,
+			routing.Silence{Queue: 5 * time.Second, Prompt: 5 * time.Second, Tokens: 2 * time.Second}, false},
+		{"it has the prompt", []*controlv1.WorkerRecord{decode("d1"), decode("d2")}, nil, gapsOf(200, time.Millisecond), 10,
+			routing.Silence{Queue: 5 * time.Second, Prompt: 5 * time.Second, Tokens: 2 * time.Second}, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			b := newBench(t, nil, test.workers...)
-			for _, w := range test.workers {
-				b.do(stepsOf(w.GetId(), 100, test.report))
+			report := func(steps uint64) {
+				for _, w := range test.workers {
+					b.do(stepsOf(w.GetId(), steps, test.report))
+				}
 			}
+			first := routing.Ref{ID: test.workers[0].GetId(), Epoch: 1}
+			take := func() routing.Dispatch {
+				r := b.request(agg, test.tokens)
+				if test.holder {
+					r.Holder = first
+				}
+				d, refusal, ok := b.arrive(r)
+				if !ok || refusal.Reason != "" {
+					t.Fatalf("not dispatched: %v", refusal)
+				}
+				return d
+			}
+			report(100)
 			for range 20 { // each has had some
-				d := b.take(t, test.tokens)
+				d := take()
 				b.do(routing.PromptDone{ID: d.ID})
 				b.do(routing.Ended{ID: d.ID, Served: true})
 			}
-			var known routing.Dispatch
-			for known.Decode.ID != "d1" {
-				known = b.take(t, test.tokens)
-				if known.Decode.ID == "d1" {
-					b.do(routing.TokensReceived{ID: known.ID, Gaps: test.gaps})
+			for known := false; !known; {
+				d := take()
+				if known = d.Decode == first; known {
+					b.do(routing.TokensReceived{ID: d.ID, Gaps: test.gaps})
 				}
-				b.do(routing.Ended{ID: known.ID, Served: true})
+				b.do(routing.Ended{ID: d.ID, Served: true})
 			}
 			b.pass(time.Second) // reports go on
-			for _, w := range test.workers {
-				b.do(stepsOf(w.GetId(), 101, test.report))
-			}
+			report(101)
 			for {
-				d := b.take(t, test.tokens)
+				d := take()
 				b.do(routing.Ended{ID: d.ID})
-				if d.Decode.ID == "d1" {
+				if d.Decode == first {
 					if got := d.DecodeSilence; (got.Tokens-test.want.Tokens).Abs() > time.Millisecond || got.Queue != test.want.Queue || got.Prompt != test.want.Prompt {
 						t.Errorf("%+v, want %+v", got, test.want)
 					}
