@@ -253,6 +253,40 @@ func TestReservedSequencesCountAtEachRouter(t *testing.T) {
 	}
 }
 
+// A request gets the place that another router's request had as soon as that no longer counts.
+func TestPlaceOfAnotherRouterIsTaken(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		ends  func(*several)
+		after time.Duration
+	}{
+		{"its router tells less", func(s *several) { s.do(0, routing.Ended{ID: "a"}) }, 60 * time.Millisecond},
+		{"its router is not heard", func(s *several) { s.deaf = true }, routing.ToldLasts + 10*time.Millisecond},
+		{"its router is not believed", func(s *several) {
+			s.do(1, routing.RouterReported{Report: &controlv1.RouterReport{Origin: &controlv1.Origin{Id: "router-0", Epoch: 1, Sequence: s.told[0]}}})
+		}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d1 := decode("d1")
+			d1.Capacity.MaxSequences, d1.Capacity.MaxWaiting = 1, 0
+			s := newSeveral(2, d1)
+			s.all(load("d1", controlv1.Role_ROLE_DECODE, nil))
+			s.pass(10 * time.Millisecond)
+			s.arrive(0, "a")
+			s.arrive(1, "b")
+			s.pass(10 * time.Millisecond)
+			if len(s.dispatched[0]) != 1 || len(s.dispatched[1]) != 0 {
+				t.Fatalf("%v are sent", s.dispatched)
+			}
+			c.ends(s)
+			s.pass(c.after)
+			if len(s.dispatched[1]) != 1 {
+				t.Error("it still waits")
+			}
+		})
+	}
+}
+
 // A second try takes no room that a request at another router waits for.
 func TestNoSecondTryWhileOthersWait(t *testing.T) {
 	for _, held := range []uint32{0, 1} {

@@ -10,6 +10,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
 // entry is a request that waits.
@@ -120,6 +121,24 @@ type queue struct {
 	held bool
 	// due is when something changes for one that waits, as of the last pump; zero if none waits.
 	due time.Time
+}
+
+// wantsPlace reports whether somebody waits for a place at a worker, and not just for one that has less to do.
+func (q *queue) wantsPlace() bool { return len(q.ids) > 0 && !q.held }
+
+// mayShare reports whether somebody waits for a place whose prompt begins with the first of some blocks.
+func (q *queue) mayShare(hashes []kvcache.Hash) bool {
+	if !q.wantsPlace() || len(hashes) == 0 {
+		return false
+	}
+	for _, e := range q.ids {
+		for _, p := range e.prefixes {
+			if len(p.hashes) > 0 && p.hashes[0] == hashes[0] {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // soon lets due be no later than t.

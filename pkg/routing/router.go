@@ -114,8 +114,8 @@ func New(config Config, random Rand) *Router {
 func (rt *Router) Handle(now time.Time, event Event) []Action {
 	rt.now, rt.out = now, nil
 	rt.workersDue.known = rt.workersDue.known && ofRequestsAlone(event)
-	rt.elsewhere.expire(now.Add(-toldLasts))
-	pump := rt.take(now, event)
+	forgotten := rt.elsewhere.expire(now.Add(-toldLasts))
+	pump := rt.take(now, event) || forgotten && rt.queue.wantsPlace()
 	if rt.pinVersionsDue(now) {
 		rt.pinVersions(now)
 		pump = true
@@ -158,11 +158,9 @@ func (rt *Router) take(now time.Time, event Event) (pump bool) {
 	case LoadReported:
 		return rt.reported(now, e.Report)
 	case RouterReported:
-		rt.routerReported(now, e.Report)
-		return false
+		return rt.routerReported(now, e.Report)
 	case BlocksChanged:
-		rt.blocks(now, e.Event)
-		return false
+		return rt.blocks(now, e.Event)
 	case BlocksListed:
 		return rt.listed(now, e)
 	case Arrived:
@@ -240,6 +238,9 @@ func (rt *Router) Next() (time.Time, bool) {
 	if len(rt.queue.ids) > 0 {
 		earlier(rt.nextReopening()) // some may wait for it
 		earlier(rt.nextOfWaiting())
+	}
+	if told := rt.elsewhere.told; len(told) > 0 && rt.queue.wantsPlace() {
+		earlier(told[0].at.Add(toldLasts + 1)) // a place may be free that it took
 	}
 	earlier(rt.nextOfWorkers())
 	return next, !next.IsZero()

@@ -103,6 +103,44 @@ func TestCachedBlocksAreNeeded(t *testing.T) {
 	}
 }
 
+// A request that waits for free blocks goes as soon as it may share those of another one.
+func TestWaitsForBlocksToShare(t *testing.T) {
+	cached := func(b *bench) { b.holds("d1", sequence(40)...) }
+	takes := func(b *bench, first routing.Request) { b.takes(first) }
+	for name, c := range map[string]struct {
+		before func(*bench)
+		steps  []func(*bench, routing.Request)
+	}{
+		"the other begins": {cached, []func(*bench, routing.Request){takes}},
+		"a snapshot says that its blocks are cached": {func(*bench) {}, []func(*bench, routing.Request){
+			takes, func(b *bench, r routing.Request) { b.do(routing.PromptDone{ID: r.ID}) }, func(b *bench, _ routing.Request) { cached(b) },
+		}},
+		"an event says that its blocks are cached": {func(b *bench) { b.holds("d1") }, []func(*bench, routing.Request){
+			takes, func(b *bench, r routing.Request) { b.do(routing.PromptDone{ID: r.ID}) }, func(b *bench, _ routing.Request) {
+				b.do(routing.BlocksChanged{Event: &controlv1.KvEvent{Origin: &controlv1.Origin{Id: "d1", Epoch: 1, Sequence: 1}, Stored: sequence(40)}})
+			},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := documents(t)
+			c.before(b)
+			first, _ := b.asks(routing.Ref{}, 40, 0)
+			second, sent := b.asks(routing.Ref{}, 40, 0)
+			for _, step := range c.steps {
+				if sent {
+					t.Fatal("it is sent too soon")
+				}
+				step(b, first)
+				d, _, _ := answerTo(second.ID, b.last)
+				sent = d.Decode.ID == "d1"
+			}
+			if !sent {
+				t.Error("it still waits")
+			}
+		})
+	}
+}
+
 // However requests begin and end, they are charged with at least the blocks that they hold together,
 // and at most with what each would need alone; in the end with none.
 func TestSharedBlocksAreCharged(t *testing.T) {
