@@ -61,7 +61,8 @@ type Config struct {
 	// share of the requests; 0: none.
 	HedgeShare float64
 	// RetryShare is how many retries there may be after workers failed, as a share of the requests
-	// that came in the last ten seconds, run or wait; the first one after a worker is lost is free. 0: none.
+	// that came in the last ten seconds, or of those that run and wait if they are more; the first one after a
+	// worker is lost is free. 0: none.
 	RetryShare float64
 	// OmitCandidates leaves the workers that were looked at out of decisions: for whoever
 	// shows them to nobody.
@@ -100,7 +101,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 	fs.DurationVar(&c.ReportDoubt, prefix+"report-doubt", 500*time.Millisecond, "how long to believe load reports that say a worker is full before trying it with a request")
 	fs.Float64Var(&c.TransferBytesPerSecond, prefix+"transfer-bytes-per-second", 1e9, "first guess of what a KV transfer moves, in bytes per second, until some were measured")
 	fs.Float64Var(&c.HedgeShare, prefix+"hedge-share", 0.02, "maximum share of requests that get a hedged attempt on other workers because their first token is later than 95% are predicted; 0: none")
-	fs.Float64Var(&c.RetryShare, prefix+"retry-share", 0.5, "maximum retries after failures of workers, as a share of the requests that came in the last 10s, run or wait, beside 16; a request's first retry is free if its worker died or was disconnected; 0: no retries")
+	fs.Float64Var(&c.RetryShare, prefix+"retry-share", 0.5, "maximum retries after failures of workers, as a share of the requests that came in the last 10s, or of those that run and wait if they are more, beside 16; a request's first retry is free if its worker died or was disconnected; 0: no retries")
 	fs.DurationVar(&c.WorkerSilence, prefix+"worker-silence", 10*time.Second, "longest gap between tokens before a worker's requests go to another; shorter if its steps are fast and another worker exists")
 	fs.DurationVar(&c.PromptSilence, prefix+"prompt-silence", time.Minute, "longest time to compute a prompt before the request goes to another worker; shorter if the worker's steps are fast and another worker exists")
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // A fleet on which most attempts fail is not helped by trying everything again. So retries are a share
-// of the requests at most: of those that came lately, and of those that run or wait. The first retry of a
+// of the requests at most: of those that came lately, or of those that run and wait if they are more. The first retry of a
 // request whose worker is lost is free, since a worker that dies, or whose connection breaks, leaves as
 // many to be tried again as it had, which may be all. Workers that hang, or whose engine fails, may do so
 // because they have too much to do. What a worker refuses before it begins is no retry.
@@ -62,7 +62,7 @@ func (rt *Router) mayRetry(now time.Time, r *Request) bool {
 	case r.Retry && !firstLoss(r):
 		came, before := rt.retries.sums(now)
 		there := len(rt.running) + len(rt.queue.ids) + 1 // with r, which neither runs nor waits now
-		if float64(before) >= retriesLeast+rt.config.RetryShare*float64(came+there) {
+		if float64(before) >= retriesLeast+rt.config.RetryShare*float64(max(came, there)) {
 			return false
 		}
 		*again++

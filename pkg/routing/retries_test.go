@@ -64,15 +64,17 @@ func TestRetriesAfterAFailure(t *testing.T) {
 		name          string
 		first, second uint32 // requests that the workers have room for; the first one's fail
 		running       int
+		soon          bool // after they came
 		failure       routing.Failure
 		all           bool
 	}{
-		{"dead, the other has room", 1000, 1000, 400, routing.Failure{Worker: d1, Gone: true, Lost: true}, true},
-		{"dead, the other is full", 100, 100, 200, routing.Failure{Worker: d1, Gone: true, Lost: true}, true},
-		{"dead, and had nearly all", 198, 2, 200, routing.Failure{Worker: d1, Gone: true, Lost: true}, true},
-		{"silent, the other is full", 100, 100, 200, routing.Failure{Worker: d1, Gone: true, Silent: true}, true},
-		{"silent, and had nearly all", 198, 2, 200, routing.Failure{Worker: d1, Gone: true, Silent: true}, false},
-		{"its engine failed, and it had nearly all", 198, 2, 200, routing.Failure{Worker: d1, Gone: true}, false},
+		{"dead, the other has room", 1000, 1000, 400, false, routing.Failure{Worker: d1, Gone: true, Lost: true}, true},
+		{"dead, the other is full", 100, 100, 200, false, routing.Failure{Worker: d1, Gone: true, Lost: true}, true},
+		{"dead, and had nearly all", 198, 2, 200, false, routing.Failure{Worker: d1, Gone: true, Lost: true}, true},
+		{"silent, the other is full", 100, 100, 200, false, routing.Failure{Worker: d1, Gone: true, Silent: true}, true},
+		{"silent, and had nearly all", 198, 2, 200, false, routing.Failure{Worker: d1, Gone: true, Silent: true}, false},
+		{"silent soon, and had nearly all", 198, 2, 200, true, routing.Failure{Worker: d1, Gone: true, Silent: true}, false},
+		{"its engine failed, and it had nearly all", 198, 2, 200, false, routing.Failure{Worker: d1, Gone: true}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var records []*controlv1.WorkerRecord
@@ -96,7 +98,9 @@ func TestRetriesAfterAFailure(t *testing.T) {
 					failed = append(failed, r)
 				}
 			}
-			b.pass(time.Minute)
+			if !c.soon {
+				b.pass(time.Minute)
+			}
 			if c.failure.Lost {
 				b.do(routing.Disconnected{Worker: d1})
 			}
