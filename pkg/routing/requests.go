@@ -259,7 +259,9 @@ func (rt *Router) failed(now time.Time, id string, failure Failure) {
 		wait = min(max(failure.RetryAfter, doubling(busyLeast, w.refusals, busyMost)), busyMost)
 	}
 	w.refusals++
-	w.busyUntil = now.Add(wait)
+	if until := now.Add(wait); until.After(w.busyUntil) {
+		w.busyUntil = until
+	}
 	rt.waking.leave(w)
 }
 

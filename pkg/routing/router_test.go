@@ -477,6 +477,25 @@ func TestBusyWorkerIsLeftAlone(t *testing.T) {
 	}
 }
 
+// Another failure does not shorten the time for which a worker wants to be left alone.
+func TestBusyWorkerIsLeftAloneAsLongAsItAsks(t *testing.T) {
+	b := newBench(t, nil, decode("d1"))
+	d1 := routing.Ref{ID: "d1", Epoch: 1}
+	first, second := b.request(agg, 10), b.request(agg, 10)
+	b.arrive(first)
+	b.arrive(second)
+	b.do(routing.Ended{ID: first.ID, Failures: []routing.Failure{{Worker: d1, Busy: true, RetryAfter: 2 * time.Second}}})
+	b.do(routing.Ended{ID: second.ID, Failures: []routing.Failure{{Worker: d1}}})
+	r := b.request(agg, 10)
+	b.arrive(r)
+	if _, _, answered := answerTo(r.ID, b.pass(time.Second)); answered {
+		t.Error("sent before the worker is to be asked again")
+	}
+	if _, _, answered := answerTo(r.ID, b.pass(1100*time.Millisecond)); !answered {
+		t.Error("not sent later")
+	}
+}
+
 // A request whose client has not read its answer counts against its tenant's limit
 // after its end.
 func TestUnreadAnswersCount(t *testing.T) {
