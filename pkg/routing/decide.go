@@ -58,6 +58,7 @@ func (rt *Router) decide(now time.Time, e *entry) (fitness, Refusal) {
 	if e.request.Version != (Version{}) || result <= later || result == tooSlow {
 		return result, refusal
 	}
+	first := *e // what is told of a request that no version serves is of its own
 	for _, o := range rt.served[e.request.Model] {
 		v := o.current()
 		if v == e.version || v == (Version{}) {
@@ -68,6 +69,7 @@ func (rt *Router) decide(now time.Time, e *entry) (fitness, Refusal) {
 			return other, why
 		}
 	}
+	e.refused, e.pool, e.prefillMayAggregate = first.refused, first.pool, first.prefillMayAggregate
 	return result, refusal
 }
 

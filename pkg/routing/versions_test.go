@@ -249,6 +249,31 @@ func TestVersionsOfThePolicy(t *testing.T) {
 	}
 }
 
+// What is told of a request that no version serves is of its own version.
+func TestRefusedForItsOwnVersion(t *testing.T) {
+	b := newBench(t, byName, versioned("d1", "a/1"), versioned("d2", "b/1"), versioned("p1", "a/1"))
+	b.do(routing.PolicyChanged{Policy: &controlv1.Policy{Versions: []*controlv1.ModelVersion{
+		{Model: "fable", ModelDigest: "a", ArithmeticClass: "1"}, {Model: "fable", ModelDigest: "b", ArithmeticClass: "1", Weight: proto.Uint32(0)},
+	}}})
+	b.do(routing.Disconnected{Worker: routing.Ref{ID: "d1", Epoch: 1}})
+	r := b.request(dis, 100)
+	if _, refusal, answered := b.arrive(r); answered {
+		t.Fatalf("answered at once: %+v", refusal)
+	}
+	if waiting := b.f.Queued(b.now)["fable"]; len(waiting) != 1 || waiting[0].GetPool() != controlv1.Role_ROLE_DECODE {
+		t.Errorf("what waits for decode workers is counted as %v", waiting)
+	}
+	for _, action := range b.pass(2 * time.Second) {
+		if refuse, is := action.(routing.Refuse); is {
+			if why := refuse.Decision.GetReason(); !strings.HasPrefix(why, "no worker: ") || !strings.Contains(why, "d1: no connection") {
+				t.Errorf("refused for %q", why)
+			}
+			return
+		}
+	}
+	t.Error("not refused")
+}
+
 // A router that knows the digest serves that one, in the class that most have.
 func TestVersionOfARouterThatKnowsTheDigest(t *testing.T) {
 	b := newBench(t, func(c *routing.Config) { c.Models = []routing.Model{{Name: "fable", Digest: "a"}} },
