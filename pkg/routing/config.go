@@ -147,12 +147,3 @@ func (c *Config) Validate() error {
 func (c *Config) Silence() Silence {
 	return Silence{Queue: c.MaxQueueWait, Prompt: c.PromptSilence, Tokens: c.WorkerSilence}
 }
-
-// DefaultConnectTimeout is how long a router tries one address of a worker.
-const DefaultConnectTimeout = time.Second
-
-// Rand is the source of what is drawn: the choice among the near-best, and waits.
-type Rand interface {
-	// IntN returns a number from 0 to n-1.
-	IntN(n int) int
-}

@@ -95,22 +95,17 @@ func (c *candidates) fittest() []*candidate {
 	return c.listed
 }
 
-// count is how many of them are the fittest.
-func (c *candidates) count() (n int) {
+// usable is how many may take the request now, about, were all workers of the role looked at.
+func (c *candidates) usable() (n int) {
+	if !c.fitness.usable() {
+		return 0
+	}
 	for i := range c.all {
 		if c.all[i].fitness == c.fitness {
 			n++
 		}
 	}
 	return max(n, 1) * (len(c.all) + c.passed) / max(len(c.all), 1)
-}
-
-// usable is count, of those that may take the request now.
-func (c *candidates) usable() int {
-	if !c.fitness.usable() {
-		return 0
-	}
-	return c.count()
 }
 
 // every lists all of them, as fittest does.

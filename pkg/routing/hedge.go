@@ -86,19 +86,3 @@ func hasRoom(decode, prefill *candidate) bool {
 	first := cmp.Or(prefill, decode)
 	return first.measured && first.fitness == fit && decode.fitness == fit && !decode.probe && first.queueMs <= first.prefillMs && decode.placeMs == 0
 }
-
-// firstCame takes in how long the first token of a request took, or, with lost, that another attempt's
-// came before it, which counts as if its own had come then. Leaving out those that were ended before the
-// predicted time made predictions too late: `auto` served 2% less on the mean of five rounds of 256/16
-// tokens (docs/evidence.md, the map of the loose SLO), and 6% less in two of them.
-func (rt *Router) firstCame(now time.Time, d *dispatched, lost bool) {
-	if took := now.Sub(d.at); d.first > 0 {
-		w := d.computes()
-		w.first.observeAt(now, d.first, took)
-		if d.alone {
-			w.firstAlone.observeAt(now, d.first, took)
-		}
-		rt.hedges.late[byRole(w.role)].observeBy(lateGain, hedgeOne, d.first, took)
-	}
-	rt.firstTook(now, d, lost)
-}

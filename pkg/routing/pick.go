@@ -15,16 +15,10 @@ func (rt *Router) pick(options []*candidate) *candidate {
 // not get there, or disaggregation is forced, it looks for another decode worker, however
 // costly, that one can send to. Without such it returns decode.
 func (rt *Router) pair(s *search, decodes *candidates, decode *candidate) (*candidate, *candidates) {
-	record, forced := s.record, rt.mode(s.request) == inferencev1.Mode_MODE_DISAGGREGATED
-	before := len(record.Candidates)
+	forced := rt.mode(s.request) == inferencev1.Mode_MODE_DISAGGREGATED
 	prefills := rt.look(s, controlv1.Role_ROLE_PREFILL, decode.worker)
 	if prefills.fitness.usable() || !forced && prefills.broken == "" {
 		return decode, prefills
-	}
-	shown := record.Candidates
-	again := func(to *worker) *candidates {
-		record.Candidates = record.Candidates[:before:before] // each worker once
-		return rt.look(s, controlv1.Role_ROLE_PREFILL, to)
 	}
 	// Each prefill worker is checked once, and of each pair only the path: pairs are many.
 	senders := make([]finding, 0, len(prefills.all))
@@ -47,16 +41,15 @@ func (rt *Router) pair(s *search, decodes *candidates, decode *candidate) (*cand
 		}
 		if len(reached) > 0 {
 			other := rt.pick(reached)
-			return other, again(other.worker)
+			return other, rt.look(s, controlv1.Role_ROLE_PREFILL, other.worker)
 		}
 	}
 	if to != nil {
-		prefills = again(to)
+		prefills = rt.look(s, controlv1.Role_ROLE_PREFILL, to)
 	}
 	if forced && prefills.fitness == unreachable && len(decodes.between(later, later)) > 0 {
 		prefills.fitness = later // one that is full at the moment may be reached
 	}
-	record.Candidates = shown
 	return decode, prefills
 }
 

@@ -2,6 +2,9 @@ package routing
 
 import "time"
 
+// DefaultConnectTimeout is how long a router tries one address of a worker.
+const DefaultConnectTimeout = time.Second
+
 // How long a router waits after all addresses of a worker failed, twice as long each time:
 // up to redialMost for one that has answered before, redialStrangerMost for one that never
 // did.

@@ -86,6 +86,12 @@ type Router struct {
 	out          []Action
 }
 
+// Rand is the source of what is drawn: the choice among the near-best, and waits.
+type Rand interface {
+	// IntN returns a number from 0 to n-1.
+	IntN(n int) int
+}
+
 // New returns a router without workers.
 func New(config Config, random Rand) *Router {
 	rt := &Router{

@@ -95,7 +95,8 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 		steps := w.steps(model, rt.promptTokens(r.Model), load.decoding, load.decodingContext)
 		if decodes && extrapolates(model, c.uncached) {
 			if prior := rt.priorStep(s); prior.Samples > 0 {
-				steps = w.promptSteps(prior, steps.prompt, steps.otherMs)
+				steps.model, steps.chunk = prior, cmp.Or(max(w.chunk, 0), math.MaxInt32)
+				steps.stepTokens = steps.chunk
 				model.PerTokenMs, model.PerSquareMs = prior.PerTokenMs, prior.PerSquareMs
 			}
 		}

@@ -1,7 +1,6 @@
 package routing
 
 import (
-	"cmp"
 	"math"
 	"time"
 
@@ -159,12 +158,6 @@ func (s steps) paced(eachMs float64, blockTokens int) steps {
 	most := max(int(spare), blockTokens/(pacePassed+1), 1)
 	s.chunk, s.stepTokens = min(s.chunk, most), min(s.stepTokens, most)
 	return s
-}
-
-// promptSteps are those of a worker of which only what a step takes besides is known.
-func (w *worker) promptSteps(prior latency.Model, prompt int, besides float64) steps {
-	chunk := cmp.Or(max(w.chunk, 0), math.MaxInt32)
-	return steps{model: prior, chunk: chunk, stepTokens: chunk, otherMs: besides, prompt: prompt}
 }
 
 // mostMs is how long a step takes with as much of prompts as it may have.
