@@ -91,7 +91,7 @@ func recordRouter(t *testing.T) (data []byte) {
 		for i := range 1000 {
 			if i == 500 {
 				loop.Handle(routing.PolicyChanged{Policy: &controlv1.Policy{Routing: proto.String("disaggregated")}})
-				loop.Handle(routing.Hedge{Request: routing.Request{ID: "second try", Attempt: 2, Tenant: "t", Model: "fable", Tokens: 3, MaxNew: 32, Arrived: time.Now(), Deadline: time.Now().Add(time.Minute)}})
+				loop.Handle(routing.Hedge{Request: routing.Request{ID: "hedged attempt", Attempt: 2, Tenant: "t", Model: "fable", Tokens: 3, MaxNew: 32, Arrived: time.Now(), Deadline: time.Now().Add(time.Minute)}})
 			}
 			<-time.After(time.Duration(random.IntN(20e6))) // up to 20 ms
 			switch n := random.IntN(100); {

@@ -51,7 +51,7 @@ func (rt *Router) decide(now time.Time, e *entry) (fitness, Refusal) {
 	e.byReports = false
 	defer func() {
 		if !e.byReports {
-			e.heldSince = time.Time{}
+			e.byReportsSince = time.Time{}
 		}
 	}()
 	result, refusal := rt.decideFor(now, e, e.version)

@@ -169,14 +169,14 @@ func (rt *Router) expectedTokens(s *search, w *worker, cached int) int {
 		return 0
 	}
 	asks, lacks := s.ownObjective(), bits.Len(uint(s.request.Tokens-cached))
-	held := cached / w.blockTokens
-	end := held
+	begin := cached / w.blockTokens
+	end := begin
 	for _, e := range p.met {
 		if e.worker == w && e.from <= end && e.end > end && e.before(asks, lacks) {
 			end = e.end
 		}
 	}
-	if end == held {
+	if end == begin {
 		return 0
 	}
 	return min(end*w.blockTokens, max(s.request.Tokens-1, 0)) - cached

@@ -19,9 +19,9 @@ const (
 	countedMost = 8
 	// reasonBytes bounds what is said of each.
 	reasonBytes = 120
-	// costlier and passedOver are the reasons of workers that nothing spoke against.
-	costlier   = "costs more"
-	passedOver = "not looked at"
+	// costlier and notLookedAt are the reasons of workers that nothing spoke against.
+	costlier    = "costs more"
+	notLookedAt = "not looked at"
 )
 
 // shown is what is kept of the candidates: of each role those chosen, then those that could be,
@@ -42,7 +42,7 @@ func (s *search) shown(decodes *candidates, decode *candidate, prefills *candida
 		for _, c := range first {
 			list = append(list, c.shown(of.role))
 		}
-		others = append(others, counted(of.role, rest, of.from.passed)...)
+		others = append(others, counted(of.role, rest, of.from.unlooked)...)
 	}
 	return list, others
 }
@@ -105,7 +105,7 @@ func short(text string, most int) string {
 }
 
 // counted counts candidates by what spoke against them, most first.
-func counted(role controlv1.Role, rest []*candidate, passed int) (out []*controlv1.OtherCandidates) {
+func counted(role controlv1.Role, rest []*candidate, unlooked int) (out []*controlv1.OtherCandidates) {
 	add := func(reason string, n int) {
 		i := slices.IndexFunc(out, func(o *controlv1.OtherCandidates) bool { return o.GetReason() == reason })
 		if i < 0 {
@@ -117,8 +117,8 @@ func counted(role controlv1.Role, rest []*candidate, passed int) (out []*control
 		kind, _, _ := strings.Cut(c.reason, ":")
 		add(cmp.Or(short(kind, reasonBytes), costlier), 1)
 	}
-	if passed > 0 {
-		add(passedOver, passed)
+	if unlooked > 0 {
+		add(notLookedAt, unlooked)
 	}
 	slices.SortFunc(out, func(a, b *controlv1.OtherCandidates) int {
 		return cmp.Or(cmp.Compare(b.GetWorkers(), a.GetWorkers()), strings.Compare(a.GetReason(), b.GetReason()))

@@ -88,8 +88,8 @@ func (w *worker) believed(record *controlv1.WorkerRecord) *controlv1.WorkerRecor
 	return out
 }
 
-// met takes in that a worker answers.
-func (rt *Router) met(now time.Time, e Connected) {
+// connected takes in that a worker answers.
+func (rt *Router) connected(now time.Time, e Connected) {
 	w := rt.worker(e.Worker)
 	if w == nil {
 		return

@@ -36,7 +36,7 @@ func (b *bench) idle() {
 	}
 }
 
-// hedge asks for a second try beside the one of a dispatch.
+// hedge asks for a hedged attempt beside the one of a dispatch.
 func (b *bench) hedge(r routing.Request, d routing.Dispatch) (routing.Dispatch, routing.Refusal) {
 	late := d.Decode
 	if d.Prefill.ID != "" {
@@ -109,7 +109,7 @@ func TestHedgeTakesOnlyFreeRoom(t *testing.T) {
 	}
 }
 
-// Second tries are a share of the requests at most, at any time.
+// Hedged attempts are a share of the requests at most, at any time.
 func TestHedgesAreAShare(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		share := rapid.SampledFrom([]float64{0, 0.01, 0.02, 0.3, 1}).Draw(r, "share")

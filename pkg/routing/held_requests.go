@@ -125,7 +125,7 @@ const (
 
 // begins reports whether a request that is held may follow: a worker has little left to do.
 func (rt *Router) begins(now time.Time, w *worker) bool {
-	if len(rt.queue.ids) == 0 || !rt.queue.held {
+	if len(rt.queue.ids) == 0 || !rt.queue.allHeld {
 		return len(rt.queue.ids) > 0
 	}
 	model, known := w.measured()

@@ -29,7 +29,7 @@ func (rt *Router) filterSome(s *search, role controlv1.Role, workers []*worker, 
 	if len(workers) > lookMost {
 		aggregated := workers[0].role != role // prefill workers are to do what decode workers do
 		if c := rt.filter(s, role, rt.sample(s, workers, lookMost, func(w *worker) bool { return w.takesAggregated || !aggregated }), to); c.fitness == fit {
-			c.passed = len(workers) - len(c.all)
+			c.unlooked = len(workers) - len(c.all)
 			return c
 		}
 	}
@@ -97,7 +97,7 @@ func (rt *Router) holders(s *search, role controlv1.Role) []holder {
 		if p == nil {
 			continue
 		}
-		for id, blocks := range p.held {
+		for id, blocks := range p.cached {
 			w := rt.workers[id]
 			if w == nil || w.role != role || w.blockKey() != kind.blockKey() {
 				continue

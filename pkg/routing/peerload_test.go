@@ -287,8 +287,8 @@ func TestPlaceOfAnotherRouterIsTaken(t *testing.T) {
 	}
 }
 
-// A second try takes no room that a request at another router waits for.
-func TestNoSecondTryWhileOthersWait(t *testing.T) {
+// A hedged attempt takes no room that a request at another router waits for.
+func TestNoHedgedAttemptWhileOthersWait(t *testing.T) {
 	for _, held := range []uint32{0, 1} {
 		b := newHedgeBench(t, 0.1, 60)
 		b.list(prefill("p1"), prefill("p2"), decode("d1"), decode("d2"), &controlv1.WorkerRecord{Id: "router-1", Role: controlv1.Role_ROLE_ROUTER, Epoch: 1})

@@ -55,10 +55,10 @@ func (w *worker) blockKey() BlockKey {
 	return BlockKey{w.version, w.blockTokens}
 }
 
-// prefix is how many of a request's blocks each worker held at one search.
+// prefix is how many of a request's blocks each worker had cached at one search.
 type prefix struct {
 	hashes []kvcache.Hash
-	held   map[string]int
+	cached map[string]int
 	met    []met  // what is expected of them
 	search uint64 // its number
 }
@@ -93,14 +93,14 @@ func (rt *Router) prefixOf(s *search, key BlockKey) *prefix {
 	}
 	p := s.entry.prefixes[key]
 	if p == nil {
-		p = &prefix{held: make(map[string]int)}
+		p = &prefix{cached: make(map[string]int)}
 		s.entry.prefixes[key] = p
 	}
 	if p.search != s.number {
-		rt.index.MatchInto(p.held, hashes)
+		rt.index.MatchInto(p.cached, hashes)
 		if h := s.request.Holder; h != (Ref{}) {
 			if w := rt.worker(h); w != nil && w.blockKey() == key {
-				p.held[h.ID] = len(hashes)
+				p.cached[h.ID] = len(hashes)
 			}
 		}
 		p.met = rt.expected.meet(p.met[:0], s.now, hashes)
@@ -113,8 +113,8 @@ func (rt *Router) prefixOf(s *search, key BlockKey) *prefix {
 // computed: the first sampled one comes from it.
 func (rt *Router) cached(s *search, w *worker) int {
 	p := rt.prefix(s, w)
-	if p == nil || len(p.held) == 0 {
+	if p == nil || len(p.cached) == 0 {
 		return 0
 	}
-	return min(rt.believed(s.now, w, p.held[w.ref.ID])*w.blockTokens, max(s.request.Tokens-1, 0))
+	return min(rt.believed(s.now, w, p.cached[w.ref.ID])*w.blockTokens, max(s.request.Tokens-1, 0))
 }

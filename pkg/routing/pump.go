@@ -75,7 +75,7 @@ func (rt *Router) pump(now time.Time) {
 	defer rt.schedule()
 	rt.expire(now)
 	groups := &waits{make(map[alike]*stuck), make(map[alike]*lacking)}
-	rt.queue.held = true
+	rt.queue.allHeld = true
 	for i := 0; i < len(rt.queue.levels); {
 		l := rt.queue.levels[i]
 		rt.pumpLevel(now, l, groups)
@@ -165,12 +165,12 @@ func (rt *Router) try(now time.Time, e *entry, groups *waits) (gone bool) {
 	e.barred = !retried && g.lacking.starved
 	e.behind = e.barred || !retried && (g.blocked || e.tokens() >= g.least)
 	if e.behind && e.workMs > 0 {
-		e.noWorkerSince = time.Time{} // there is a worker, but it is full
-		e.heldSince = time.Time{}     // what is before it keeps it, and not reports alone
+		e.noWorkerSince = time.Time{}  // there is a worker, but it is full
+		e.byReportsSince = time.Time{} // what is before it keeps it, and not reports alone
 		return false
 	}
 	fitness, refusal := rt.decide(now, e)
-	rt.queue.held = rt.queue.held && (fitness.usable() || fitness == held)
+	rt.queue.allHeld = rt.queue.allHeld && (fitness.usable() || fitness == held)
 	switch {
 	case fitness.usable():
 		for _, large := range g.lacking.entries {
@@ -214,7 +214,7 @@ func (rt *Router) schedule() {
 		if !e.noWorkerSince.IsZero() {
 			rt.queue.soon(e.noWorkerSince.Add(rt.config.NoWorkerGrace))
 		}
-		if tried := e.heldSince.Add(rt.config.ReportDoubt); !e.heldSince.IsZero() && tried.After(rt.now) {
+		if tried := e.byReportsSince.Add(rt.config.ReportDoubt); !e.byReportsSince.IsZero() && tried.After(rt.now) {
 			rt.queue.soon(tried)
 		}
 	}

@@ -23,9 +23,9 @@ type entry struct {
 	until time.Time
 	// noWorkerSince is since when no worker could ever take it; zero: one could.
 	noWorkerSince time.Time
-	// heldSince is since when load reports alone kept a worker from it, as of the last search; zero: they
+	// byReportsSince is since when load reports alone kept a worker from it, as of the last search; zero: they
 	// did not.
-	heldSince time.Time
+	byReportsSince time.Time
 	// byReports: the present search finds that they do.
 	byReports bool
 	// pool is the role that it waits for.
@@ -117,14 +117,14 @@ type queue struct {
 	tokenMargin trackRecord
 	// starved are those that wait and are to go before others, as they came to be.
 	starved []*entry
-	// held: nobody waits but for workers that have enough to do.
-	held bool
+	// allHeld: nobody waits but for workers that have enough to do.
+	allHeld bool
 	// due is when something changes for one that waits, as of the last pump; zero if none waits.
 	due time.Time
 }
 
 // wantsPlace reports whether somebody waits for a place at a worker, and not just for one that has less to do.
-func (q *queue) wantsPlace() bool { return len(q.ids) > 0 && !q.held }
+func (q *queue) wantsPlace() bool { return len(q.ids) > 0 && !q.allHeld }
 
 // mayShare reports whether somebody waits for a place whose prompt begins with the first of some blocks.
 func (q *queue) mayShare(hashes []kvcache.Hash) bool {

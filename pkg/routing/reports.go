@@ -131,10 +131,10 @@ func (rt *Router) distrust(now time.Time, w *worker, why string) (more bool) {
 // long that it is to be sent there nevertheless.
 func (s *search) doubts(config *Config) bool {
 	e := s.entry
-	if e.byReports = true; e.heldSince.IsZero() {
-		e.heldSince = s.now
+	if e.byReports = true; e.byReportsSince.IsZero() {
+		e.byReportsSince = s.now
 	}
-	return !s.now.Before(e.heldSince.Add(config.ReportDoubt))
+	return !s.now.Before(e.byReportsSince.Add(config.ReportDoubt))
 }
 
 // taken takes in that a worker began with a request. It says whether others may

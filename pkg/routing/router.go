@@ -145,7 +145,7 @@ func (rt *Router) take(now time.Time, event Event) (pump bool) {
 	case ViewChanged:
 		rt.view(now, e)
 	case Connected:
-		rt.met(now, e)
+		rt.connected(now, e)
 	case ConnectFailed:
 		if w := rt.worker(e.Worker); w != nil && !w.connected {
 			w.connectError = e.Why

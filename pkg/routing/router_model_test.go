@@ -37,7 +37,7 @@ type requestModel struct {
 	decode, prefill routing.Ref
 	version         routing.Version
 	ended           bool
-	late            routing.Ref // of a second try: the worker that the first one waits for
+	late            routing.Ref // of a hedged attempt: the worker that the first one waits for
 }
 
 // machine checks a router against what may happen at all.
@@ -400,7 +400,7 @@ func TestRouterModel(t *testing.T) {
 				m.requests[r.ID] = second
 				m.do(t, routing.Hedge{Request: r, Late: late, After: time.Second})
 				if second.waiting {
-					t.Fatal("a second try waits")
+					t.Fatal("a hedged attempt waits")
 				}
 			},
 			"taken": func(t *rapid.T) {

@@ -55,7 +55,7 @@ type bench struct {
 	now   time.Time
 	last  []routing.Action
 	count int
-	again bool // second tries are asked for again
+	again bool // hedged attempts are asked for again
 }
 
 func newBench(t *testing.T, change func(*routing.Config), records ...*controlv1.WorkerRecord) *bench {

@@ -27,8 +27,8 @@ func (rt *Router) share(s *search, w *worker) (out sharing) {
 	if p := rt.prefix(s, w); p != nil {
 		out.hashes = p.hashes
 	}
-	held := rt.cached(s, w) / max(w.blockTokens, 1)
-	if held == 0 {
+	cached := rt.cached(s, w) / max(w.blockTokens, 1)
+	if cached == 0 {
 		return out
 	}
 	of := ""
@@ -36,7 +36,7 @@ func (rt *Router) share(s *search, w *worker) (out sharing) {
 		if o.begun.IsZero() {
 			continue
 		}
-		n := min(commonBlocks(out.hashes, o.hashes), held)
+		n := min(commonBlocks(out.hashes, o.hashes), cached)
 		if n > out.shared || n > 0 && n == out.shared && id < of { // the same one each time
 			out.with, out.shared, of = o, n, id
 		}

@@ -28,7 +28,7 @@ type Result struct {
 	Violation *simulate.Violation
 	// Codes counts requests by their status.
 	Codes map[codes.Code]int
-	// Hedges counts second tries.
+	// Hedges counts hedged attempts.
 	Hedges simulate.Hedges
 }
 

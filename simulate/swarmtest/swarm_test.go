@@ -120,7 +120,7 @@ func TestSwarm(t *testing.T) {
 		})
 	}
 	all.Wait()
-	t.Logf("%d scripts with %d requests, up to seed %d; second tries: %d won, %d lost, %d refused", ran.Load(), requests.Load(), first+ran.Load()-1, won.Load(), lost.Load(), refused.Load())
+	t.Logf("%d scripts with %d requests, up to seed %d; hedged attempts: %d won, %d lost, %d refused", ran.Load(), requests.Load(), first+ran.Load()-1, won.Load(), lost.Load(), refused.Load())
 }
 
 // TestScript runs the script of a file.
