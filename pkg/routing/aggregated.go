@@ -23,7 +23,7 @@ const aggregatedMost = 12
 // decode worker may take the request.
 func (rt *Router) aggregatedPrefills(s *search, decodes fitness) *candidates {
 	workers := rt.groups().aggregatedPrefills
-	if !rt.policy.waitsAtRouter() && decodes <= later || rt.mode(s.request) == inferencev1.Mode_MODE_DISAGGREGATED || s.poolsSplit && decodes <= later {
+	if !rt.policy.waitsAtRouter() && decodes <= later || rt.mode(s.request) == inferencev1.Mode_MODE_DISAGGREGATED || s.allDisaggregated && decodes <= later {
 		workers = nil
 	}
 	n := len(workers)
@@ -34,7 +34,7 @@ func (rt *Router) aggregatedPrefills(s *search, decodes fitness) *candidates {
 	c := rt.filterSome(s, controlv1.Role_ROLE_DECODE, workers, nil)
 	c.unlooked = n - len(c.all)
 	prompts, sent := 0., 0.
-	if !s.poolsMixed {
+	if !s.allAggregated {
 		prompts, sent = rt.promptsPerMs(s.request.Model)
 	}
 	if rt.mode(s.request) != inferencev1.Mode_MODE_AUTO {

@@ -15,14 +15,22 @@ const (
 	rateSeconds = 20
 	// rateGone is after how many times that a rate is 0 if nothing comes.
 	rateGone = 10
-	// lengthWeight is of how many requests the last one is one in averages of lengths, and gapWeight
-	// of how many gaps between requests, and how many are looked at for what they want: sizes are not to follow chance, and lengths of answers vary
-	// by more than their mean.
+	// lengthWeight and gapWeight are of how many requests the last one is one in the averages of lengths and
+	// of the gaps between requests. They are many, as sizes of pools are not to follow chance, and lengths
+	// of answers vary by more than their mean. gapWeight is also of how many the objectives are kept.
 	lengthWeight = 1024
 	gapWeight    = 256
 	// gapMost is how many times the mean a gap is at most: a pause says nothing about bursts.
 	gapMost = 20
 )
+
+// traffic is the requests for a model: those that come, and what those ask for that are dispatched. A nil one
+// is of a model that is not served, and takes nothing in.
+type traffic struct {
+	arrivals
+
+	demand *demand // nil: none was dispatched
+}
 
 // arrivals are the requests for a model that come, refused ones too. The averages are of the last
 // ones, times in seconds.
@@ -31,7 +39,7 @@ type arrivals struct {
 	number, sent, served uint64 // requests that came, were dispatched, and were served
 	gap, gapSquare       float64
 	tokens, tokensSquare float64
-	lacks, output        float64              // tokens of prompts that no worker held, and of answers
+	uncached, output     float64              // tokens of prompts that no worker held, and of answers
 	ttft, tpot           float64              // 0: none wants any
 	wanted               [gapWeight]Objective // by the last requests, in any order
 }
@@ -42,8 +50,8 @@ type rate struct {
 	sum         float64   // as of last: over all times, and decays
 }
 
-// happened takes in that it does.
-func (r *rate) happened(now time.Time) {
+// observe takes in that it does.
+func (r *rate) observe(now time.Time) {
 	if r.began.IsZero() {
 		r.began, r.last = now, now
 	}
@@ -64,16 +72,13 @@ func (r *rate) perSecond(now time.Time) float64 {
 	return r.at(now) / (1 - math.Exp(-max(now.Sub(r.began).Seconds(), 1)/rateSeconds))
 }
 
-// came takes in a request that came.
-func (rt *Router) came(now time.Time, r *Request) {
-	a := rt.arrivals[r.Model]
-	if a == nil {
-		if len(rt.arrivals) >= len(rt.config.Models) { // bounded, whatever is asked for
-			return
-		}
-		a = new(arrivals)
-		rt.arrivals[r.Model] = a
-	} else {
+// recordArrival takes in a request that came.
+func (t *traffic) recordArrival(now time.Time, r *Request) {
+	if t == nil {
+		return
+	}
+	a := &t.arrivals
+	if a.number > 0 {
 		gap := now.Sub(a.last).Seconds()
 		if a.gap > 0 {
 			gap = min(gap, gapMost*a.gap)
@@ -81,7 +86,7 @@ func (rt *Router) came(now time.Time, r *Request) {
 		mean(&a.gap, gap, a.number, gapWeight)
 		mean(&a.gapSquare, gap*gap, a.number, gapWeight)
 	}
-	a.happened(now)
+	a.observe(now)
 	a.number++
 	a.wanted[a.number%gapWeight] = Objective{r.TTFT, r.TPOT}
 	mean(&a.tokens, float64(r.Tokens), a.number, lengthWeight)
@@ -94,19 +99,36 @@ func (rt *Router) came(now time.Time, r *Request) {
 	}
 }
 
-// dispatched takes in that a request was, to a worker that lacks so many of its tokens.
-func (a *arrivals) dispatched(lacks int) {
-	if a != nil {
-		a.sent++
-		mean(&a.lacks, float64(lacks), a.sent, lengthWeight)
+// recordDispatch takes in that a request was dispatched to a worker that has to compute so many of its tokens.
+// atPrefill: that is a prefill worker; sent: which sends their KV.
+func (t *traffic) recordDispatch(now time.Time, r *Request, uncached int, atPrefill, sent bool) {
+	if t == nil {
+		return
+	}
+	t.sent++
+	mean(&t.uncached, float64(uncached), t.sent, lengthWeight)
+	if t.demand == nil {
+		t.demand = &demand{prompt: float64(uncached), most: float64(r.MaxNew), share: 1, tpotMs: milliseconds(r.TPOT)}
+	} else {
+		t.demand.observe(r, uncached)
+	}
+	if atPrefill {
+		t.demand.prompts.observe(now)
+	}
+	if sent {
+		t.demand.sent.observe(now)
 	}
 }
 
-// answered takes in an answer of so many tokens.
-func (a *arrivals) answered(tokens int) {
-	if a != nil {
-		a.served++
-		mean(&a.output, float64(tokens), a.served, lengthWeight)
+// recordAnswer takes in an answer of so many tokens, of so many that it might have had.
+func (t *traffic) recordAnswer(tokens, most int) {
+	if t == nil {
+		return
+	}
+	t.served++
+	mean(&t.output, float64(tokens), t.served, lengthWeight)
+	if d := t.demand; d != nil && most > 0 {
+		d.share += (float64(tokens)/float64(most) - d.share) / demandWeight
 	}
 }
 
@@ -140,8 +162,8 @@ func (rt *Router) Demand(now time.Time, model string) scaling.Demand {
 			out.WaitingTokens += float64(e.request.Tokens)
 		}
 	}
-	a := rt.arrivals[model]
-	if a == nil {
+	a := rt.traffic[model]
+	if a == nil || a.number == 0 {
 		return out
 	}
 	out.RequestsPerSecond = a.perSecond(now)
@@ -158,13 +180,13 @@ func (rt *Router) Demand(now time.Time, model string) scaling.Demand {
 	}
 	out.TightTTFT, out.TightTPOT = scaling.Tightest(ttfts), scaling.Tightest(tpots)
 	if a.sent > 0 {
-		out.PromptTokens = min(a.lacks, a.tokens)
+		out.PromptTokens = min(a.uncached, a.tokens)
 	}
 	switch {
 	case a.served > 0:
 		out.OutputTokens = a.output
-	case rt.demands[model] != nil: // by what they may have at most
-		out.OutputTokens = rt.demands[model].answer()
+	case a.demand != nil: // by what they may have at most
+		out.OutputTokens = a.demand.answer()
 	}
 	return out
 }
@@ -172,13 +194,13 @@ func (rt *Router) Demand(now time.Time, model string) scaling.Demand {
 // Mesh is what the workers of a model can do.
 func (rt *Router) Mesh(model string) scaling.Mesh {
 	var out scaling.Mesh
-	out.Prefill, out.Apart = rt.capacity(controlv1.Role_ROLE_PREFILL, model)
+	out.Prefill, out.PrefillOnly = rt.capacity(controlv1.Role_ROLE_PREFILL, model)
 	out.Decode, _ = rt.capacity(controlv1.Role_ROLE_DECODE, model)
 	return out
 }
 
 // capacity is what the workers of a role can do, and whether some of them take no aggregated requests.
-func (rt *Router) capacity(role controlv1.Role, model string) (out scaling.Pool, apart bool) {
+func (rt *Router) capacity(role controlv1.Role, model string) (out scaling.Pool, prefillOnly bool) {
 	served, known := rt.model(model), 0
 	var step latency.Model
 	var tokens, sequences, kv float64
@@ -187,7 +209,7 @@ func (rt *Router) capacity(role controlv1.Role, model string) (out scaling.Pool,
 			continue
 		}
 		out.Workers++
-		apart = apart || role == controlv1.Role_ROLE_PREFILL && !w.takesAggregated
+		prefillOnly = prefillOnly || role == controlv1.Role_ROLE_PREFILL && !w.takesAggregated
 		m, is := w.measured()
 		if !is {
 			continue
@@ -200,11 +222,11 @@ func (rt *Router) capacity(role controlv1.Role, model string) (out scaling.Pool,
 		kv += float64(w.blocks) * float64(w.blockTokens)
 	}
 	if known == 0 {
-		return out, apart
+		return out, prefillOnly
 	}
 	n := float64(known)
 	out.Known = true
 	out.Step = latency.Model{BaseMs: step.BaseMs / n, PerTokenMs: step.PerTokenMs / n, PerContextTokenMs: step.PerContextTokenMs / n, PerSquareMs: step.PerSquareMs / n}
 	out.StepTokens, out.Sequences, out.KVTokens = int(tokens/n), int(sequences/n), int(kv/n)
-	return out, apart
+	return out, prefillOnly
 }

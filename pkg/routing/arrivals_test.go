@@ -33,8 +33,8 @@ func TestDemandOfArrivals(t *testing.T) {
 			if i%3 == 0 {
 				r.TTFT, r.TPOT = time.Second, 50*time.Millisecond
 			}
-			rt.came(now, &r)
-			rt.came(now, &Request{Model: "another", Tokens: 1 << 20})
+			rt.traffic["another"].recordArrival(now, &Request{Model: "another", Tokens: 1 << 20})
+			rt.traffic["m"].recordArrival(now, &r)
 		}
 		d := rt.Demand(now, "m")
 		if math.Abs(d.RequestsPerSecond-rate) > 0.2*rate || math.Abs(d.GapSCV-test.scv) > 0.3*test.scv+0.1 {
@@ -63,7 +63,7 @@ func TestDemandOfClasses(t *testing.T) {
 			if i%10 < tight {
 				r.TTFT, r.TPOT = 500*time.Millisecond, 30*time.Millisecond
 			}
-			rt.came(now, &r)
+			rt.traffic["m"].recordArrival(now, &r)
 		}
 	}
 	for _, step := range []struct {
@@ -90,7 +90,7 @@ func TestDemandOfTheFirstArrivals(t *testing.T) {
 	rt := New(Config{Models: []Model{{Name: "m"}}}, rand.New(rand.NewPCG(1, 2)))
 	began := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 	for i := range 50 {
-		rt.came(began.Add(time.Duration(i)*100*time.Millisecond), &Request{Model: "m", Tokens: 10})
+		rt.traffic["m"].recordArrival(began.Add(time.Duration(i)*100*time.Millisecond), &Request{Model: "m", Tokens: 10})
 	}
 	if d := rt.Demand(began.Add(5*time.Second), "m"); math.Abs(d.RequestsPerSecond-10) > 2 {
 		t.Errorf("%v requests a second after 5 s of 10", d.RequestsPerSecond)

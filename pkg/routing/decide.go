@@ -207,14 +207,7 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	}
 	d := &dispatched{tenant: r.Tenant, model: r.Model, level: s.entry.levelKey(), most: r.MaxNew, decode: decode.worker, at: now}
 	if r.Attempt == 0 {
-		rt.asked(r, cmp.Or(prefill, decode).uncached)
-		if prefill != nil || decode.worker.takesAggregated {
-			rt.demands[r.Model].prompts.happened(now)
-		}
-		if prefill != nil {
-			rt.demands[r.Model].sent.happened(now)
-		}
-		rt.arrivals[r.Model].dispatched(cmp.Or(prefill, decode).uncached)
+		rt.traffic[r.Model].recordDispatch(now, r, cmp.Or(prefill, decode).uncached, prefill != nil || decode.worker.takesAggregated, prefill != nil)
 	}
 	action.HedgeAfter = rt.hedgeAfter(r, cmp.Or(prefill, decode))
 	if h := s.entry.hedges; h != nil {
@@ -259,7 +252,7 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		record.Reason += fmt.Sprintf("; %d tokens of the prompt are computed there for others", first.expected)
 	}
 	rt.expect(s, cmp.Or(prefill, decode))
-	rt.telling.news = true
+	rt.outgoing.changed = true
 	rt.running[r.ID] = d
 	rt.out = append(rt.out, action)
 	rt.versionSent(r.Model, s.version)
@@ -302,5 +295,5 @@ func (rt *Router) disaggregates(s *search, uncached int) bool {
 		return false
 	}
 	_, _, unreached := r.unreached()
-	return !unreached && !s.poolsMixed && uncached >= rt.threshold()
+	return !unreached && !s.allAggregated && uncached >= rt.threshold()
 }

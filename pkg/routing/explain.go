@@ -162,7 +162,7 @@ func (rt *Router) explain(s *search, decode, prefill *candidate, prefills *candi
 	switch failed, why, unreached := r.unreached(); {
 	case mode == inferencev1.Mode_MODE_AGGREGATED:
 		return whose + "aggregated mode", false
-	case prefills == nil && s.poolsMixed && decode.uncached >= rt.threshold():
+	case prefills == nil && s.allAggregated && decode.uncached >= rt.threshold():
 		return "one worker does all: requests are refused for want of time, and all workers alike serve more of them than prefill and decode workers apart", false
 	case prefills == nil && unreached && decode.uncached >= rt.threshold():
 		return fmt.Sprintf("one worker does all because KV could not be sent from %s: %s", failed, why), true

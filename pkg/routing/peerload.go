@@ -33,12 +33,12 @@ const (
 	promptsTell = 0.001
 )
 
-// telling is what is told other routers.
-type telling struct {
-	at     time.Time // of the last report
-	some   bool      // there was something in it
-	news   bool      // there is more since
-	shares int       // in the last report
+// outgoingReport is what is known of the last report to other routers.
+type outgoingReport struct {
+	at       time.Time
+	nonEmpty bool
+	changed  bool // there is something new to tell since
+	shares   int
 }
 
 // otherRouter is what another router said last.
@@ -111,8 +111,8 @@ func (rt *Router) tell(now time.Time) {
 	if ago := now.Sub(rt.refusedHereAt); ago < poolUseLasts { // not what others told, or it would go round for ever
 		report.RefusedMsAgo = uint32(ago/time.Millisecond) + 1
 	}
-	report.Shares = make([]*controlv1.RouterShare, 0, rt.telling.shares)
-	made := make([]controlv1.RouterShare, rt.telling.shares) // all at once, and beside one another
+	report.Shares = make([]*controlv1.RouterShare, 0, rt.outgoing.shares)
+	made := make([]controlv1.RouterShare, rt.outgoing.shares) // all at once, and beside one another
 	left := sentMost
 	for _, n := range rt.elsewhere.ordered(rt.order) {
 		if !rt.elsewhere.tells[n.number] {
@@ -136,7 +136,7 @@ func (rt *Router) tell(now time.Time) {
 			break
 		}
 	}
-	rt.telling = telling{at: now, some: len(report.GetShares())+len(report.GetHeld()) > 0, shares: len(report.GetShares())}
+	rt.outgoing = outgoingReport{at: now, nonEmpty: len(report.GetShares())+len(report.GetHeld()) > 0, shares: len(report.GetShares())}
 	rt.out = append(rt.out, Tell{report})
 }
 
@@ -145,12 +145,12 @@ func (rt *Router) tellDue() time.Time {
 	switch {
 	case len(rt.otherRouters) == 0:
 		return time.Time{}
-	case rt.telling.news:
-		return rt.telling.at.Add(tellEvery)
-	case rt.telling.some:
-		return rt.telling.at.Add(tellAgain)
+	case rt.outgoing.changed:
+		return rt.outgoing.at.Add(tellEvery)
+	case rt.outgoing.nonEmpty:
+		return rt.outgoing.at.Add(tellAgain)
 	}
-	return rt.telling.at.Add(tellAlive)
+	return rt.outgoing.at.Add(tellAlive)
 }
 
 // tell has out say what a worker has of this router, at most so much of it.
@@ -302,8 +302,8 @@ func (h *heldWork) before(e *entry) bool {
 	return h.due.Before(e.until)
 }
 
-// Peers is how many other routers have told something lately.
-func (rt *Router) Peers(now time.Time) (n int) {
+// KnownRouters is how many other routers have told something lately.
+func (rt *Router) KnownRouters(now time.Time) (n int) {
 	for _, t := range rt.otherRouters {
 		if t.trust.sequence > 0 && now.Sub(t.trust.sequenceAt) <= 2*tellAlive {
 			n++

@@ -114,8 +114,8 @@ func TestRoutersKnowWhatOthersSent(t *testing.T) {
 		t.Fatalf("%d requests that the worker counts too", n)
 	}
 	s.pass(time.Second)
-	if n, _ := s.routers[1].Others(d1); n != 0 || s.routers[1].Peers(s.now) != 1 {
-		t.Errorf("%d requests, %d peers", n, s.routers[1].Peers(s.now))
+	if n, _ := s.routers[1].Others(d1); n != 0 || s.routers[1].KnownRouters(s.now) != 1 {
+		t.Errorf("%d requests, %d peers", n, s.routers[1].KnownRouters(s.now))
 	}
 }
 
@@ -135,7 +135,7 @@ func TestTwoSpeakForOneRouter(t *testing.T) {
 	s.pass(2 * time.Second)
 	forged.Origin.Sequence = s.told[1] + 1
 	s.do(0, routing.RouterReported{Report: forged})
-	if n, _ := s.routers[0].Others(routing.Ref{ID: "d1", Epoch: 1}); n != 0 || s.routers[0].Peers(s.now) != 0 {
+	if n, _ := s.routers[0].Others(routing.Ref{ID: "d1", Epoch: 1}); n != 0 || s.routers[0].KnownRouters(s.now) != 0 {
 		t.Errorf("%d requests of a router for which two speak", n)
 	}
 }

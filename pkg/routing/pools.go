@@ -7,9 +7,9 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
-// In overload, what the workers serve depends on how all requests use the pools. Split pools keep to
-// their part: prefill workers compute prompts only. Mixed pools are all aggregated: each worker does
-// all of what it gets. A few sequences that decode on a worker full of prompts shorten its steps, and
+// In overload, what the workers serve depends on how all requests use the pools. Either all are disaggregated:
+// prefill workers compute prompts only. Or all are aggregated: each worker does all of what it gets. A few
+// sequences that decode on a worker full of prompts shorten its steps, and
 // many cost little more, so that one of the two serves more than what lies between: choosing the
 // cheaper placement for one request after another does not find it. A router that refuses requests for
 // want of time therefore compares both for the requests that come, and for a while goes by the better
@@ -35,38 +35,40 @@ const (
 	poolUseLasts = time.Minute
 	// reviewEvery is how often it is looked for.
 	reviewEvery = time.Second
-	// mixedLeast is what mixed pools have to serve of what split ones would: they take bursts better
-	// than split ones, each of which has its own.
-	mixedLeast = 0.95
-	// leaveSplitLeast is what they have to serve of it before split pools, once chosen, are left.
-	leaveSplitLeast = 1.05
+	// aggregatedLeast is what the workers have to serve with all requests aggregated of what they would with
+	// all disaggregated: bursts are shared by both pools then.
+	aggregatedLeast = 0.95
+	// leaveDisaggregatedLeast is what they have to serve of it where all are disaggregated so far.
+	leaveDisaggregatedLeast = 1.05
 	// promptsMost is how much of their time prefill workers that do nothing else can compute prompts, if
 	// those are not to wait long: they come in bursts. Of few workers each is idle for more of it, by
 	// promptsLess over the root of how many there are (Halfin and Whitt, 1981).
 	promptsMost = 0.85
 	promptsLess = 0.3
-	// splitLeast is what split pools have to serve of what mixed ones would, before they are chosen.
-	// Less is within what step times are known to.
-	splitLeast = 1.1
-	// allPromptsLeast is what prefill workers have to compute of the prompts that split pools would
-	// serve, before decode workers leave all prompts to them: a few prompts shorten all steps there.
+	// disaggregatedLeast is what they have to serve with all disaggregated of what they would with all
+	// aggregated, before that is chosen. Less is within what step times are known to.
+	disaggregatedLeast = 1.1
+	// allPromptsLeast is what prefill workers have to compute of the prompts of disaggregated requests,
+	// before decode workers leave all prompts to them: a few prompts shorten all steps there.
 	allPromptsLeast = 0.8
-	// sparesMuch is how many times the prompts that split pools serve prefill workers could compute, if
+	// sparesMuch is how many times the prompts of disaggregated requests prefill workers could compute, if
 	// they have much time for answers.
 	sparesMuch = 2
 )
 
-// asked takes in a request of which a worker lacks so many tokens.
-func (rt *Router) asked(r *Request, lacks int) {
-	each := milliseconds(r.TPOT)
-	d := rt.demands[r.Model]
-	if d == nil {
-		rt.demands[r.Model] = &demand{prompt: float64(lacks), most: float64(r.MaxNew), share: 1, tpotMs: each}
-		return
+// demandFor is what the requests for a model ask for; nil: none was dispatched.
+func (rt *Router) demandFor(model string) *demand {
+	if t := rt.traffic[model]; t != nil {
+		return t.demand
 	}
-	d.prompt += (float64(lacks) - d.prompt) / demandWeight
+	return nil
+}
+
+// observe takes in a request of which a worker has to compute so many tokens.
+func (d *demand) observe(r *Request, uncached int) {
+	d.prompt += (float64(uncached) - d.prompt) / demandWeight
 	d.most += (float64(r.MaxNew) - d.most) / demandWeight
-	switch { // who takes any time says nothing about the others
+	switch each := milliseconds(r.TPOT); { // who takes any time says nothing about the others
 	case each == 0:
 	case d.tpotMs == 0:
 		d.tpotMs = each
@@ -77,17 +79,10 @@ func (rt *Router) asked(r *Request, lacks int) {
 
 // promptTokens is how many tokens of a prompt workers compute, on average; 0: none has come.
 func (rt *Router) promptTokens(model string) int {
-	if d := rt.demands[model]; d != nil {
+	if d := rt.demandFor(model); d != nil {
 		return int(d.prompt)
 	}
 	return 0
-}
-
-// answered takes in how many tokens an answer had, of so many that it might have had.
-func (rt *Router) answered(model string, tokens, most int) {
-	if d := rt.demands[model]; d != nil && most > 0 {
-		d.share += (float64(tokens)/float64(most) - d.share) / demandWeight
-	}
 }
 
 // answer is how many tokens an answer has.
@@ -146,10 +141,10 @@ func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
 // steps that take so long.
 func (p pool) spareMs(stepMs float64) float64 { return float64(p.workers) * (1 - p.baseMs/stepMs) }
 
-// poolRates are how many requests a millisecond mixed and split pools serve, and how many prompts the
-// prefill workers compute of split ones. There the decode workers compute the rest of the prompts.
-func (d *demand) poolRates(prefill, decode pool) (mixed, split, computed float64) {
-	mixed = d.rate(max(prefill.baseMs, decode.baseMs), prefill.places+decode.places, 0, func(stepMs float64) float64 {
+// poolRates are how many requests a millisecond the pools serve with all aggregated and with all
+// disaggregated, and how many prompts prefill workers compute of these. Decode workers compute the rest.
+func (d *demand) poolRates(prefill, decode pool) (aggregated, disaggregated, computed float64) {
+	aggregated = d.rate(max(prefill.baseMs, decode.baseMs), prefill.places+decode.places, 0, func(stepMs float64) float64 {
 		return prefill.spareMs(stepMs)/(prefill.promptMs+prefill.answerMs) + decode.spareMs(stepMs)/(decode.promptMs+decode.answerMs)
 	})
 	most := min(promptsMost, 1-promptsLess/math.Sqrt(float64(prefill.workers)))
@@ -165,7 +160,7 @@ func (d *demand) poolRates(prefill, decode pool) (mixed, split, computed float64
 	}
 	sendMs := max(prefill.sendMs/float64(max(prefill.workers, 1)), decode.sendMs/float64(max(decode.workers, 1)))
 	if sendMs == 0 {
-		return mixed, decodes(computable, 0), computable
+		return aggregated, decodes(computable, 0), computable
 	}
 	// Their KV passes the network of both. The more of its time that is busy, the longer KV waits
 	// there, as in a queue with one length of service (Pollaczek, 1930), and the less of what tokens
@@ -174,14 +169,14 @@ func (d *demand) poolRates(prefill, decode pool) (mixed, split, computed float64
 	for busy := 0.1; busy < 0.95; busy += 0.1 {
 		sent := min(computable, busy/sendMs)
 		waits := sent * sendMs / (2 * (1 - sent*sendMs))
-		if rate := decodes(sent, max((1+waits)*oneMs-prefill.promptMs, 0)); rate > split {
-			split, computed = rate, sent
+		if rate := decodes(sent, max((1+waits)*oneMs-prefill.promptMs, 0)); rate > disaggregated {
+			disaggregated, computed = rate, sent
 		}
 		if sent == computable {
 			break
 		}
 	}
-	return mixed, split, computed
+	return aggregated, disaggregated, computed
 }
 
 // rate is how many requests a millisecond workers with so many places serve. Their steps take leastMs
@@ -219,7 +214,7 @@ const longestStep = 1e4
 
 // reviewPoolUse compares the two uses of a model's pools.
 func (rt *Router) reviewPoolUse(model string) {
-	d := rt.demands[model]
+	d := rt.demandFor(model)
 	if d == nil || rt.now.Sub(d.reviewed) < reviewEvery {
 		return
 	}
@@ -229,15 +224,15 @@ func (rt *Router) reviewPoolUse(model string) {
 		d.poolUse = poolUse{}
 		return
 	}
-	mixed, split, computed := d.poolRates(prefill, decode)
-	d.choosePoolUse(mixed, split, computed)
-	d.allPromptsOnPrefill = d.poolsSplit && computed >= split*allPromptsLeast
+	aggregated, disaggregated, computed := d.poolRates(prefill, decode)
+	d.choosePoolUse(aggregated, disaggregated, computed)
+	d.allPromptsOnPrefill = d.allDisaggregated && computed >= disaggregated*allPromptsLeast
 }
 
 // refusedHere takes in that this router refuses a request for want of time.
 func (rt *Router) refusedHere(now time.Time) {
 	if now.Sub(rt.refusedHereAt) >= reviewEvery {
-		rt.telling.news = true
+		rt.outgoing.changed = true
 	}
 	rt.refusedHereAt = now
 	rt.refused()
@@ -257,32 +252,32 @@ func (rt *Router) refused() {
 	if !news {
 		return
 	}
-	for model := range rt.demands {
+	for model := range rt.traffic {
 		rt.reviewPoolUse(model)
 	}
 }
 
-// choosePoolUse takes in how many requests mixed and split pools serve, and how many prompts the prefill
-// workers of split ones compute. To change from one to the other is worse than to keep to the one that
-// serves a little less: what runs still uses the workers the other way. Prefill workers that have much
-// time for answers go by what each request costs.
-func (d *demand) choosePoolUse(mixed, split, computed float64) {
+// choosePoolUse takes in how many requests the pools serve with all aggregated and with all disaggregated,
+// and how many prompts prefill workers compute of these. To change from one to the other is worse than to
+// keep to the one that serves a little less: what runs still uses the workers the other way. Prefill workers
+// that have much time for answers go by what each request costs.
+func (d *demand) choosePoolUse(aggregated, disaggregated, computed float64) {
 	switch {
-	case split > 0 && computed >= split*sparesMuch:
-		d.poolsMixed, d.poolsSplit = false, split >= mixed*splitLeast
-	case mixed >= split*leaveSplitLeast || mixed >= split*mixedLeast && !d.poolsSplit:
-		d.poolsMixed, d.poolsSplit = true, false
-	case split >= mixed*splitLeast:
-		d.poolsMixed, d.poolsSplit = false, true
+	case disaggregated > 0 && computed >= disaggregated*sparesMuch:
+		d.allAggregated, d.allDisaggregated = false, disaggregated >= aggregated*disaggregatedLeast
+	case aggregated >= disaggregated*leaveDisaggregatedLeast || aggregated >= disaggregated*aggregatedLeast && !d.allDisaggregated:
+		d.allAggregated, d.allDisaggregated = true, false
+	case disaggregated >= aggregated*disaggregatedLeast:
+		d.allAggregated, d.allDisaggregated = false, true
 	}
 }
 
 // poolUse is how all requests for a model are to use the workers; zero: each goes by what it costs.
 type poolUse struct {
-	// poolsMixed: every worker is to do all of what it gets.
-	poolsMixed bool
-	// poolsSplit: prefill workers are to leave answers to decode workers.
-	poolsSplit bool
+	// allAggregated: every worker is to do all of what it gets.
+	allAggregated bool
+	// allDisaggregated: prefill workers are to leave answers to decode workers.
+	allDisaggregated bool
 	// allPromptsOnPrefill: decode workers are to leave prompts to prefill workers, too, which have time
 	// for all of them.
 	allPromptsOnPrefill bool
@@ -290,7 +285,7 @@ type poolUse struct {
 
 // poolUse is the better use of the workers for a while after a refusal for want of time.
 func (rt *Router) poolUse(model string) poolUse {
-	d := rt.demands[model]
+	d := rt.demandFor(model)
 	if d == nil || rt.now.Sub(rt.refusedForLoadAt) >= poolUseLasts {
 		return poolUse{}
 	}

@@ -15,11 +15,11 @@ import (
 // others, in whatever order they come.
 func TestDemandOfMixedRequests(t *testing.T) {
 	for _, first := range []time.Duration{0, 25 * time.Millisecond} {
-		rt := &Router{demands: make(map[string]*demand)}
-		rt.asked(&Request{Model: "m", MaxNew: 64, TPOT: first}, 256)
-		rt.asked(&Request{Model: "m", MaxNew: 64, TPOT: 25 * time.Millisecond}, 256)
-		rt.asked(&Request{Model: "m", MaxNew: 64}, 256)
-		if d := rt.demands["m"]; d.tpotMs != 25 || d.prompt != 256 || d.answer() != 64 {
+		var of traffic
+		for _, tpot := range []time.Duration{first, 25 * time.Millisecond, 0} {
+			of.recordDispatch(time.Unix(1, 0), &Request{Model: "m", MaxNew: 64, TPOT: tpot}, 256, false, false)
+		}
+		if d := of.demand; d.tpotMs != 25 || d.prompt != 256 || d.answer() != 64 {
 			t.Errorf("first %v: %+v", first, *d)
 		}
 	}
@@ -30,8 +30,8 @@ func TestWorkersWithoutFixedTime(t *testing.T) {
 	for _, each := range []float64{0, 25} {
 		d := demand{prompt: 256, most: 64, share: 1, tpotMs: each}
 		p := pool{workers: 2, promptShare: 1, places: 8, promptMs: 20, answerMs: 5}
-		if mixed, split, _ := d.poolRates(p, p); !(mixed > 0) || !(split > 0) || math.IsInf(mixed, 0) || math.IsInf(split, 0) {
-			t.Errorf("each %v: %v and %v", each, mixed, split)
+		if aggregated, disaggregated, _ := d.poolRates(p, p); !(aggregated > 0) || !(disaggregated > 0) || math.IsInf(aggregated, 0) || math.IsInf(disaggregated, 0) {
+			t.Errorf("each %v: %v and %v", each, aggregated, disaggregated)
 		}
 	}
 }
@@ -48,13 +48,13 @@ func TestUsesOfWorkers(t *testing.T) {
 		}
 		p, q := workers(), workers()
 		d := demand{prompt: 1, most: draw(2, 1000), share: draw(0.1, 1), tpotMs: draw(12, 200)}
-		mixed, split, computed := d.poolRates(p, q)
+		aggregated, disaggregated, computed := d.poolRates(p, q)
 
-		var bestMixed, bestSplit float64
+		var bestAggregated, bestDisaggregated float64
 		answer := max(d.most*d.share-1, 1) // the first token comes of the prompt
 		for step := max(p.baseMs, q.baseMs); step <= d.tpotMs*paceShare; step *= 1.0005 {
 			rate := (1-p.baseMs/step)*float64(p.workers)/(p.promptMs+p.answerMs) + (1-q.baseMs/step)*float64(q.workers)/(q.promptMs+q.answerMs)
-			bestMixed = max(bestMixed, min(rate, (p.places+q.places)/(answer*step)))
+			bestAggregated = max(bestAggregated, min(rate, (p.places+q.places)/(answer*step)))
 		}
 		for step := q.baseMs; step <= d.tpotMs*paceShare; step *= 1.0005 {
 			// Requests whose prompts come from prefill workers, and then those that come whole.
@@ -69,12 +69,12 @@ func TestUsesOfWorkers(t *testing.T) {
 				}
 				sent = min(sent, spare/q.answerMs)
 				whole := (spare - sent*q.answerMs) / (q.promptMs + q.answerMs)
-				bestSplit = max(bestSplit, min(sent+whole, q.places/(answer*step)))
+				bestDisaggregated = max(bestDisaggregated, min(sent+whole, q.places/(answer*step)))
 			}
 		}
 		near := func(got, want float64) bool { return got == want || math.Abs(got/want-1) < 0.02 }
-		if !near(mixed, bestMixed) || !near(split, bestSplit) || split > 0 && computed <= 0 {
-			t.Errorf("case %d: %v and %v, want %v and %v: %+v, %+v, %+v", i, mixed, split, bestMixed, bestSplit, d, p, q)
+		if !near(aggregated, bestAggregated) || !near(disaggregated, bestDisaggregated) || disaggregated > 0 && computed <= 0 {
+			t.Errorf("case %d: %v and %v, want %v and %v: %+v, %+v, %+v", i, aggregated, disaggregated, bestAggregated, bestDisaggregated, d, p, q)
 		}
 	}
 }
@@ -88,12 +88,12 @@ func TestUseAfterARefusal(t *testing.T) {
 		after time.Duration
 		want  poolUse
 	}{
-		{demand{poolUse: poolUse{poolsMixed: true}}, poolUseLasts - 1, poolUse{poolsMixed: true}},
-		{demand{poolUse: poolUse{poolsMixed: true}}, poolUseLasts, poolUse{}},
-		{demand{poolUse: poolUse{poolsSplit: true, allPromptsOnPrefill: true}}, poolUseLasts - 1, poolUse{poolsSplit: true, allPromptsOnPrefill: true}},
-		{demand{poolUse: poolUse{poolsSplit: true, allPromptsOnPrefill: true}}, poolUseLasts, poolUse{}},
+		{demand{poolUse: poolUse{allAggregated: true}}, poolUseLasts - 1, poolUse{allAggregated: true}},
+		{demand{poolUse: poolUse{allAggregated: true}}, poolUseLasts, poolUse{}},
+		{demand{poolUse: poolUse{allDisaggregated: true, allPromptsOnPrefill: true}}, poolUseLasts - 1, poolUse{allDisaggregated: true, allPromptsOnPrefill: true}},
+		{demand{poolUse: poolUse{allDisaggregated: true, allPromptsOnPrefill: true}}, poolUseLasts, poolUse{}},
 	} {
-		rt := &Router{demands: map[string]*demand{"m": &c.of}, refusedForLoadAt: began, now: began.Add(c.after)}
+		rt := &Router{traffic: map[string]*traffic{"m": {demand: &c.of}}, refusedForLoadAt: began, now: began.Add(c.after)}
 		if got := rt.poolUse("m"); got != c.want {
 			t.Errorf("%+v after %v: %+v", c.of, c.after, got)
 		}
@@ -122,21 +122,21 @@ func TestPacedSteps(t *testing.T) {
 func TestChosenUse(t *testing.T) {
 	var d demand
 	for i, c := range []struct {
-		mixed, split, computed float64 // requests that are served, prompts that are computed
-		want                   demand
+		aggregated, disaggregated, computed float64 // requests that are served, prompts that are computed
+		want                                demand
 	}{
 		{92, 100, 120, demand{}}, // too close to tell, and none was chosen
-		{96, 100, 120, demand{poolUse: poolUse{poolsMixed: true}}},
-		{92, 100, 120, demand{poolUse: poolUse{poolsMixed: true}}},
-		{90, 100, 120, demand{poolUse: poolUse{poolsSplit: true}}},
-		{99, 100, 120, demand{poolUse: poolUse{poolsSplit: true}}},
-		{104, 100, 120, demand{poolUse: poolUse{poolsSplit: true}}},
-		{106, 100, 120, demand{poolUse: poolUse{poolsMixed: true}}},
-		{200, 100, 200, demand{}},                               // prefill workers have much time
-		{100, 0, 0, demand{poolUse: poolUse{poolsMixed: true}}}, // KV comes too late for any
+		{96, 100, 120, demand{poolUse: poolUse{allAggregated: true}}},
+		{92, 100, 120, demand{poolUse: poolUse{allAggregated: true}}},
+		{90, 100, 120, demand{poolUse: poolUse{allDisaggregated: true}}},
+		{99, 100, 120, demand{poolUse: poolUse{allDisaggregated: true}}},
+		{104, 100, 120, demand{poolUse: poolUse{allDisaggregated: true}}},
+		{106, 100, 120, demand{poolUse: poolUse{allAggregated: true}}},
+		{200, 100, 200, demand{}},                                  // prefill workers have much time
+		{100, 0, 0, demand{poolUse: poolUse{allAggregated: true}}}, // KV comes too late for any
 	} {
-		if d.choosePoolUse(c.mixed, c.split, c.computed); d != c.want {
-			t.Errorf("%d: %v mixed, %v split: %+v", i, c.mixed, c.split, d)
+		if d.choosePoolUse(c.aggregated, c.disaggregated, c.computed); d != c.want {
+			t.Errorf("%d: %v aggregated, %v disaggregated: %+v", i, c.aggregated, c.disaggregated, d)
 		}
 	}
 }

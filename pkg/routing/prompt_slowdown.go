@@ -8,7 +8,7 @@ package routing
 // take aggregated requests, and sent, of how many of these the KV is sent to a decode worker. Each router
 // whose last report counts is taken to get as many as this one.
 func (rt *Router) promptsPerMs(model string) (prompts, sent float64) {
-	d, workers := rt.demands[model], rt.groups().aggregatedPrefillsOf[model]
+	d, workers := rt.demandFor(model), rt.groups().aggregatedPrefillsOf[model]
 	if d == nil || workers == 0 {
 		return 0, 0
 	}
@@ -26,7 +26,7 @@ func (rt *Router) slowsPromptsMs(s *search, c *candidate, prompts float64) float
 	if !known || prompts <= 0 {
 		return 0
 	}
-	d := rt.demands[s.request.Model]
+	d := rt.demandFor(s.request.Model)
 	tokens := max(int(d.prompt), 1)
 	// As in a queue of one server, the more of its time prompts take, the longer each waits.
 	takes := func(decoding, context int) float64 {

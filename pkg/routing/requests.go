@@ -57,7 +57,7 @@ func (rt *Router) arrived(now time.Time, r Request) {
 	e := rt.entry(now, r)
 	// A request that was admitted before is not turned away at the door again.
 	if r.Attempt == 0 {
-		rt.came(now, &e.request)
+		rt.traffic[r.Model].recordArrival(now, &e.request)
 		if limit := rt.TenantLimit(); rt.tenants.full(r.Tenant, limit) {
 			rt.refuse(r.ID, Refusal{codes.ResourceExhausted, api.ReasonTenantLimit, "",
 				fmt.Sprintf("tenant %q already has %d requests, its limit; retry when one has ended", r.Tenant, limit), time.Second})
@@ -77,7 +77,7 @@ func (rt *Router) arrived(now time.Time, r Request) {
 	}
 	rt.tenants.enter(r.Tenant)
 	rt.queue.insert(e)
-	rt.telling.news = true
+	rt.outgoing.changed = true
 }
 
 // entry is a request as it waits.
@@ -143,7 +143,7 @@ func (rt *Router) queued(e Queued) {
 	if d := rt.running[e.ID]; d != nil {
 		if w := d.of(e.Role); w != nil && w.own[e.ID] != nil {
 			w.own[e.ID].task = e.Task
-			rt.telling.news = true
+			rt.outgoing.changed = true
 		}
 	}
 }
@@ -205,8 +205,7 @@ func (rt *Router) ended(now time.Time, e Ended) {
 		rt.firstCame(now, d, true)
 	}
 	if e.Served {
-		rt.answered(d.model, e.Tokens, d.most)
-		rt.arrivals[d.model].answered(e.Tokens)
+		rt.traffic[d.model].recordAnswer(e.Tokens, d.most)
 		if !d.promptedAt.IsZero() {
 			if e.Decoding > 0 {
 				d.decode.decodedOne(now, e.Decoding)

@@ -26,7 +26,7 @@ type Router struct {
 	disagreeing  map[string][]string
 	otherRouters []*otherRouter // the other routers, by their ids
 	elsewhere    elsewhere
-	telling      telling
+	outgoing     outgoingReport
 	peerReports  uint64 // of other routers, so far
 	// pinsDue is when to see which versions are served; zero: nothing is to change.
 	pinsDue          time.Time
@@ -41,8 +41,7 @@ type Router struct {
 	grouped          *groups                   // of order; nil: it has changed since
 	duplicates       map[string]bool           // ids that several workers have
 	left             []*controlv1.WorkerRecord // of workers that drained and left, oldest first
-	demands          map[string]*demand        // by models that are served
-	arrivals         map[string]*arrivals      // likewise
+	traffic          map[string]*traffic       // by models that are served
 	queue            queue
 	running          map[string]*dispatched
 	paths            map[path]*outage // bounded by maxPaths
@@ -103,13 +102,15 @@ func New(config Config, random Rand) *Router {
 		unanswered:  make(map[controlv1.Role]int),
 		queue:       queue{ids: make(map[string]*entry), shares: make(map[levelKey]*shares)},
 		running:     make(map[string]*dispatched),
-		demands:     make(map[string]*demand),
-		arrivals:    make(map[string]*arrivals),
+		traffic:     make(map[string]*traffic, len(config.Models)),
 		paths:       make(map[path]*outage),
 		tenants:     tenantCounts{},
 		pinnedOnce:  make(map[string]bool),
 		disagreeing: make(map[string][]string),
 		expected:    expectations{byRequest: make(map[string]*expectation), byBlock: make(map[kvcache.Hash][]*expectation)},
+	}
+	for _, m := range config.Models {
+		rt.traffic[m.Name] = new(traffic)
 	}
 	rt.serveVersions(nil)
 	return rt

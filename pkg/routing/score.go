@@ -238,7 +238,7 @@ func (c *cost) delaySecondToken(ms float64, maxNew int) {
 // delaysOthersMs is how much longer a prompt makes so many sequences wait, all together, if it adds at most
 // mostMs to a step. On average half of their answers is left, and only those steps are delayed.
 func (rt *Router) delaysOthersMs(model string, promptMs, mostMs float64, decoding int) float64 {
-	if d := rt.demands[model]; d != nil {
+	if d := rt.demandFor(model); d != nil {
 		promptMs = min(promptMs, mostMs*d.answer()/2)
 	}
 	return promptMs * float64(decoding)

@@ -55,9 +55,9 @@ type Pool struct {
 // Mesh is the pools of a mesh.
 type Mesh struct {
 	Pools[Pool]
-	// Apart: prefill workers compute prompts only. Otherwise each worker can do all of a
+	// PrefillOnly: prefill workers compute prompts only. Otherwise each worker can do all of a
 	// request, and a pool has work for both.
-	Apart bool
+	PrefillOnly bool
 }
 
 // Sum is the demand at several routers together. Means count by the requests that come, and by

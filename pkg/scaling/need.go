@@ -64,7 +64,7 @@ func needs(d Demand, m Mesh, utilisation, times float64) need {
 	}
 	n.answers = n.rate * a.answerSeconds(d, longest, utilisation)
 	n.total = n.prompts + n.answers
-	if !m.Apart {
+	if !m.PrefillOnly {
 		n.total = min(n.total, n.rate*together(d, p, a, longest)/utilisation)
 	}
 	return n

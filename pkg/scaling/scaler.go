@@ -101,7 +101,7 @@ func (c Config) size(d Demand, m Mesh, times float64) (Pools[int], string) {
 	}
 	n := needs(d, m, c.Utilisation, times)
 	var out Pools[int]
-	if m.Apart {
+	if m.PrefillOnly {
 		prompts, answers := whole(n.prompts), whole(n.answers)
 		wait := n.servers(d, n.prompts*c.Utilisation, prompts, c.Bounds.Prefill.Max)
 		out.Prefill, out.Decode = c.Bounds.Prefill.clamp(spare(wait)), c.Bounds.Decode.clamp(spare(answers))

@@ -58,7 +58,7 @@ func drawnPool(t *rapid.T, name string) scaling.Pool {
 }
 
 func drawnMesh(t *rapid.T) scaling.Mesh {
-	return scaling.Mesh{Pools: scaling.Pools[scaling.Pool]{Prefill: drawnPool(t, "prefill"), Decode: drawnPool(t, "decode")}, Apart: rapid.Bool().Draw(t, "apart")}
+	return scaling.Mesh{Pools: scaling.Pools[scaling.Pool]{Prefill: drawnPool(t, "prefill"), Decode: drawnPool(t, "decode")}, PrefillOnly: rapid.Bool().Draw(t, "prefill only")}
 }
 
 func drawnDemand(t *rapid.T) scaling.Demand {
@@ -217,8 +217,8 @@ func TestSizes(t *testing.T) {
 	zero := config(scaling.Range{Min: 0, Max: 100}, scaling.Range{Min: 0, Max: 100})
 	unknown := mesh()
 	unknown.Prefill.Known, unknown.Decode.Known = false, false
-	apart := mesh()
-	apart.Apart = true
+	prefillOnly := mesh()
+	prefillOnly.PrefillOnly = true
 	impossible := azure(10)
 	impossible.TTFT, impossible.TPOT = 10*time.Millisecond, 100*time.Millisecond
 	slow := azure(10)
@@ -227,7 +227,7 @@ func TestSizes(t *testing.T) {
 	fractions.TPOT = 30*time.Millisecond - time.Microsecond
 	whole := azure(10)
 	whole.TPOT = 30 * time.Millisecond
-	if got, want := first(wide, fractions, apart).Decode.Desired, first(wide, whole, apart).Decode.Desired; got != want {
+	if got, want := first(wide, fractions, prefillOnly).Decode.Desired, first(wide, whole, prefillOnly).Decode.Desired; got != want {
 		t.Errorf("%d decode workers for a TPOT of 29.999ms, %d for 30ms", got, want)
 	}
 	fixed := mesh() // steps take as long whatever they compute
@@ -251,7 +251,7 @@ func TestSizes(t *testing.T) {
 		// A prompt takes about 0.14 s of a worker, and an answer about 0.28 s: 4.2 workers, 5 at
 		// 85%, and one to spare.
 		{"10 a second", wide, azure(10), mesh(), [2]int{2, 2}, [2]int{3, 4}, "to spare"},
-		{"10 a second, apart", wide, azure(10), apart, [2]int{3, 3}, [2]int{5, 5}, "to spare"},
+		{"10 a second, prefill only", wide, azure(10), prefillOnly, [2]int{3, 3}, [2]int{5, 5}, "to spare"},
 		{"no number is enough for the first token", wide, impossible, mesh(), [2]int{2, 2}, [2]int{3, 4}, "no number computes a prompt within 10ms"},
 		{"nor for the others", wide, slow, mesh(), [2]int{1, 100}, [2]int{1, 100}, "no number has a token within 5ms"},
 		{"fixed steps", wide, azure(10), fixed, [2]int{1, 2}, [2]int{1, 2}, "need 1 in all"},

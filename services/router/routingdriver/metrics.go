@@ -22,7 +22,7 @@ func (d *Dispatcher) show(set *metricset.Set) error {
 		{"tandem_router_foreign_workers", "Workers that get no requests, because their weights or arithmetic differ from the version that is served.", (*routing.Router).ForeignWorkers},
 		{"tandem_router_disagreeing_routers", "Routers in etcd that serve versions of a model that this router does not serve.", (*routing.Router).Disagreeing},
 		{"tandem_router_distrusted_workers", "Workers whose load reports the router does not believe; it uses its own account of them.", func(rt *routing.Router) int { return rt.DistrustedWorkers(d.loop.Now()) }},
-		{"tandem_router_peers", "Other routers that have told this one lately what they sent to workers and what they hold.", func(rt *routing.Router) int { return rt.Peers(d.loop.Now()) }},
+		{"tandem_router_peers", "Other routers that have told this one lately what they sent to workers and what they hold.", func(rt *routing.Router) int { return rt.KnownRouters(d.loop.Now()) }},
 		{"tandem_router_unmet_workers", "Workers in etcd without a connection: they have not answered yet, do not any more, or another process answers at their address. Those that drain do not count once they have answered.", (*routing.Router).UnansweredWorkers},
 		{"tandem_router_index_blocks", "Different KV blocks that the router knows to be in prefix caches of workers.", (*routing.Router).IndexedBlocks},
 		{"tandem_router_index_unsure_workers", "Workers of which the router does not know for certain what their prefix caches hold: KV events were lost, or nothing was heard of them.", func(rt *routing.Router) int { return rt.UnsureWorkers(d.loop.Now()) }},
