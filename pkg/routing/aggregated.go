@@ -42,7 +42,7 @@ func (rt *Router) aggregatedPrefills(s *search, decodes fitness) *candidates {
 	}
 	for i := range c.all {
 		one := &c.all[i]
-		one.worker.reservedPlaces = rt.reservedPlacesFor(one.worker, sent)
+		one.reservedPlaces = rt.reservedPlacesFor(one.worker, sent)
 		rt.costOf(s, controlv1.Role_ROLE_DECODE, one, rt.cached(s, one.worker), false)
 		one.totalMs += rt.slowsPromptsMs(s, one, prompts)
 		// Where costs are too close to tell apart, prefill workers are left to prompts.

@@ -59,7 +59,12 @@ func (rt *Router) find(now time.Time, w *worker) finding {
 type candidate struct {
 	finding
 	cost
+
+	reservedPlaces int // in the batch of a prefill worker, which aggregated requests leave free
 }
+
+// places are those of sequences that decode there.
+func (c *candidate) places() int { return c.worker.maxSequences - c.reservedPlaces }
 
 // candidates are the workers of one role that a search looked at.
 type candidates struct {

@@ -52,7 +52,7 @@ func (rt *Router) holds(s *search, decode, prefill *candidate, aheadMs float64, 
 	if decode.measured && !late {
 		placeMs := decode.placeMs
 		if s.elsewhere > 0 {
-			placeMs = decode.worker.placeMs(decode.before+s.elsewhere/decodes, decode.sequenceMs)
+			placeMs = decode.waitForPlaceMs(decode.before+s.elsewhere/decodes, decode.sequenceMs)
 		}
 		over, own = max(over, placeMs-decode.placeCeilingMs), max(own, decode.ownPlaceMs-decode.placeCeilingMs)
 	}
@@ -86,7 +86,7 @@ func (rt *Router) lookAhead(s *search) {
 func (s *search) waitMs(decode *candidate, firsts, decodes int) float64 {
 	ms := s.aheadMs / float64(firsts)
 	if before := decode.before + s.ahead/decodes; decode.measured && s.entry.workMs == 0 {
-		ms = max(ms, decode.worker.placeMs(before, decode.sequenceMs)-decode.placeCeilingMs)
+		ms = max(ms, decode.waitForPlaceMs(before, decode.sequenceMs)-decode.placeCeilingMs)
 	}
 	return max(ms, 0)
 }

@@ -30,7 +30,7 @@ func (rt *Router) slowsPromptsMs(s *search, c *candidate, prompts float64) float
 	tokens := max(int(d.prompt), 1)
 	// As in a queue of one server, the more of its time prompts take, the longer each waits.
 	takes := func(decoding, context int) float64 {
-		steps := w.steps(model, tokens, decoding, context)
+		steps := c.steps(model, tokens, decoding, context)
 		if decoding == 0 {
 			return steps.ms(tokens, 0) / (1 - min(prompts*steps.workMs(tokens), mostPrompts))
 		}

@@ -92,7 +92,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 		c.reserveMs = w.reserveMs
 		rt.predictTransfer(&c.cost, s.now, nil, &c.finding, c.uncached, rt.disaggregatedPromptMs, rt.disaggregatedPromptMs)
 	} else {
-		steps := w.steps(model, rt.promptTokens(r.Model), load.decoding, load.decodingContext)
+		steps := c.steps(model, rt.promptTokens(r.Model), load.decoding, load.decodingContext)
 		if decodes && extrapolates(model, c.uncached) {
 			if prior := rt.priorStep(s); prior.Samples > 0 {
 				steps.model, steps.chunk = prior, cmp.Or(max(w.chunk, 0), math.MaxInt32)
@@ -176,7 +176,7 @@ func (rt *Router) addDecodeCost(s *search, c *candidate, model latency.Model, pr
 	// Prompts that are computed there lengthen the steps: by their share of the time, and at most
 	// by one chunk.
 	prompts := w.promptTime.share(s.now) + c.prompts
-	steps := w.steps(model, rt.promptTokens(r.Model), load.decoding+1, load.decodingContext+r.Tokens)
+	steps := c.steps(model, rt.promptTokens(r.Model), load.decoding+1, load.decodingContext+r.Tokens)
 	mostMs := steps.mostMs()
 	stepMs := func(prompts float64) float64 {
 		return min(steps.otherMs/(1-min(prompts, mostPrompts)), mostMs)
@@ -208,13 +208,13 @@ func (rt *Router) addDecodeCost(s *search, c *candidate, model latency.Model, pr
 	life := cmp.Or(w.sequenceMs, c.tpotMs*float64(r.MaxNew)) // of those before: until one has ended, as this one's
 	// Where the batch has no place, the prompt waits for one, or the second token does, as for KV.
 	c.placeCeilingMs = rt.placeCeilingMs(w, life)
-	c.ownPlaceMs = w.placeMs(w.owned, life)
+	c.ownPlaceMs = c.waitForPlaceMs(w.owned, life)
 	c.before, c.sequenceMs = load.decoding, life
 	if elsewhere {
 		c.before -= w.endWithin(rt.disaggregatedPromptMs, life)
-		c.placeMs = w.placeMs(c.before, life)
+		c.placeMs = c.waitForPlaceMs(c.before, life)
 		c.delaySecondToken(max(c.placeMs, c.transferMs), r.MaxNew)
-	} else if c.placeMs = w.placeMs(load.decoding, life); c.placeMs > c.queueMs {
+	} else if c.placeMs = c.waitForPlaceMs(load.decoding, life); c.placeMs > c.queueMs {
 		c.firstMs += c.placeMs - c.queueMs
 		c.queueMs, c.crowded = c.placeMs, true
 	}
@@ -250,18 +250,15 @@ func (c *cost) lateToken(factor float64) time.Duration {
 	return durationOf(min(max(c.tpotMs, c.othersMs)*factor, c.mostMs))
 }
 
-// placeMs is how long a sequence waits for a place in the batch, where so many are in it or come
+// waitForPlaceMs is how long a sequence waits for a place in the batch, where so many are in it or come
 // first: places become free as those that run end.
-func (w *worker) placeMs(before int, lifeMs float64) float64 {
-	places := w.places()
+func (c *candidate) waitForPlaceMs(before int, lifeMs float64) float64 {
+	places := c.places()
 	if places <= 0 || before < places {
 		return 0
 	}
 	return float64(before-places+1) * lifeMs / float64(places)
 }
-
-// places are those of sequences that decode there.
-func (w *worker) places() int { return w.maxSequences - w.reservedPlaces }
 
 // reservedPlacesFor is how many places in a prefill worker's batch aggregated requests leave to prompts
 // for decode workers, of which so many come in a millisecond: as many as are there on average (Little's

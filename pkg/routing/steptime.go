@@ -114,7 +114,17 @@ const paceShare = 0.95
 
 // steps are a worker's, beside those that decode there, where prompts have so many tokens.
 func (w *worker) steps(m latency.Model, prompt, decoding, context int) steps {
-	if places := w.places(); places > 0 && decoding > places { // the others wait for a place
+	return w.stepsWithin(w.maxSequences, m, prompt, decoding, context)
+}
+
+// steps are the worker's, as worker.steps.
+func (c *candidate) steps(m latency.Model, prompt, decoding, context int) steps {
+	return c.worker.stepsWithin(c.places(), m, prompt, decoding, context)
+}
+
+// stepsWithin are the steps of a worker where so many sequences at most decode at a time.
+func (w *worker) stepsWithin(places int, m latency.Model, prompt, decoding, context int) steps {
+	if places > 0 && decoding > places { // the others wait for a place
 		decoding, context = places, int(float64(context)*float64(places)/float64(decoding))
 	}
 	s := steps{model: m, chunk: max(w.chunk, 1), otherMs: m.BaseMs, prompt: prompt}

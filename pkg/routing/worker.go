@@ -12,21 +12,20 @@ import (
 // worker is what is known of one incarnation of a worker.
 type worker struct {
 	// What comes with every load report and what a search reads of every worker is first.
-	ref            Ref
-	connected      bool
-	answered       bool // it has answered
-	foreign        bool // left out for its version, and that was said
-	reservedPlaces int  // how many places of a prefill worker aggregated requests leave free, as of the last search
-	owned          int  // len(own)
-	load           *controlv1.LoadReport
-	loadAt         time.Time
-	heardAt        time.Time // when a report, a KV event or its prefix cache came last
-	applied        uint64    // the index has had its KV events up to that number, if it is in sync
-	trust          trust
-	announced      uint64         // the number of a KV event that has not come; 0: there is none
-	unseen         []*requestLoad // this router's requests that the last load report may not count
-	unseenTotal    loadSum        // over unseen
-	promptTime     promptTime
+	ref         Ref
+	connected   bool
+	answered    bool // it has answered
+	foreign     bool // left out for its version, and that was said
+	owned       int  // len(own)
+	load        *controlv1.LoadReport
+	loadAt      time.Time
+	heardAt     time.Time // when a report, a KV event or its prefix cache came last
+	applied     uint64    // the index has had its KV events up to that number, if it is in sync
+	trust       trust
+	announced   uint64         // the number of a KV event that has not come; 0: there is none
+	unseen      []*requestLoad // this router's requests that the last load report may not count
+	unseenTotal loadSum        // over unseen
+	promptTime  promptTime
 	// elsewhere is what other routers say, where it has a number.
 	elsewhere *elsewhere
 	number    int
