@@ -52,8 +52,8 @@ func TestRequestGoesToTheHolderOfItsPrompt(t *testing.T) {
 	}
 }
 
-// Where no prefill worker can send to the holder, or every one is full that can, a disaggregated request goes
-// to another decode worker.
+// Where no prefill worker can send to the holder, a disaggregated request goes to another decode worker. It
+// waits where none can send anywhere for now.
 func TestDisaggregatedRequestLeavesTheHolder(t *testing.T) {
 	d1 := routing.Ref{ID: "d1", Epoch: 1}
 	for _, c := range []struct {
