@@ -53,7 +53,7 @@ func summarize(run *record.Run, records []*record.Record, options Options) *Summ
 	s := &Summary{SLO: options.SLO.String(), Verdict: None}
 	var due, completed []*record.Record
 	for _, r := range records {
-		if r.Due < run.From || r.Due > run.To {
+		if !run.Counts(r) {
 			continue
 		}
 		due = append(due, r)

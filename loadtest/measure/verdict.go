@@ -231,8 +231,8 @@ func unfinished(run *record.Run) (yes bool, took time.Duration) {
 	}
 	for _, p := range patience {
 		n, of := 0, 0
-		for _, r := range run.Records {
-			if r.Due < run.From || r.Due > run.To || float64(run.Drained-r.Due) < p.times*float64(took) {
+		for r := range run.Window() {
+			if float64(run.Drained-r.Due) < p.times*float64(took) {
 				continue
 			}
 			of++

@@ -5,6 +5,7 @@
 package record
 
 import (
+	"iter"
 	"strings"
 	"time"
 
@@ -152,6 +153,20 @@ type Run struct {
 	Client Client
 	// Interrupted: the run was ended early. Its measurements are valid.
 	Interrupted bool
+}
+
+// Counts is whether a request was due in the measured window.
+func (r *Run) Counts(of *Record) bool { return of.Due >= r.From && of.Due <= r.To }
+
+// Window is the requests that were due in the measured window, by Index.
+func (r *Run) Window() iter.Seq[*Record] {
+	return func(yield func(*Record) bool) {
+		for _, of := range r.Records {
+			if r.Counts(of) && !yield(of) {
+				return
+			}
+		}
+	}
 }
 
 // CPUShare is the share of its cores that the client used between From and To, 0 to 1; 0 if that is too

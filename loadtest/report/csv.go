@@ -57,7 +57,7 @@ func row(i int, run *record.Run, r *record.Record) []string {
 	}
 	fields := []string{
 		strconv.Itoa(i), cell(run.Offered), strconv.Itoa(r.Index), text(r.ID), text(r.Class),
-		strconv.Itoa(r.Session), strconv.Itoa(r.Turn), strconv.FormatBool(r.Due >= run.From && r.Due <= run.To),
+		strconv.Itoa(r.Session), strconv.Itoa(r.Turn), strconv.FormatBool(run.Counts(r)),
 		moment(r.Due), moment(r.Dispatched), moment(r.Sent), moment(r.Admitted), moment(r.First()), moment(r.Last()), moment(r.End),
 		latency(measure.TTFT), latency(measure.TPOT), latency(measure.E2E),
 		r.Outcome.String(), text(r.Code), text(r.Error), text(r.FinishReason),

@@ -82,10 +82,7 @@ func histograms(run *record.Run) []*hdrhistogram.Histogram {
 	note := func(l measure.Latency, d time.Duration, n int64) {
 		_ = by[l].RecordValues(int64(min(max(d, 0), hdrSpan)), n)
 	}
-	for _, r := range run.Records {
-		if r.Due < run.From || r.Due > run.To {
-			continue
-		}
+	for r := range run.Window() {
 		for _, l := range logged { // gaps are added below
 			if d := measure.OfRequest(l, r); d != record.Unset {
 				note(l, d, 1)

@@ -34,8 +34,8 @@ type percentile struct {
 func Explain(run *record.Run, summary *measure.Summary) *Explanation {
 	var budgets []*budget
 	completed := 0
-	for _, r := range run.Records {
-		if r.Outcome != record.Completed || r.Due < run.From || r.Due > run.To {
+	for r := range run.Window() {
+		if r.Outcome != record.Completed {
 			continue
 		}
 		completed++

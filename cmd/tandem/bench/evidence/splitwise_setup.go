@@ -60,10 +60,7 @@ type slowdowns struct{ ttft, tbt, e2e []float64 }
 // slowdownsOf a run, by step times of such a machine.
 func slowdownsOf(run *record.Run, empty *latency.Profile) (s slowdowns, all bool) {
 	all = true
-	for _, r := range run.Records {
-		if r.Due < run.From || r.Due >= run.To {
-			continue
-		}
+	for r := range run.Window() {
 		if r.Outcome != record.Completed || len(r.Arrivals) == 0 {
 			all = false
 			continue

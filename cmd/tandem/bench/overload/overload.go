@@ -128,18 +128,9 @@ func stepOf(times, goodput float64, f *report.Figures, run *record.Run) Step {
 	if goodput > 0 {
 		s.GoodputOfCapacity = f.Goodput / goodput
 	}
-	due := inWindow(run)
+	due := slices.Collect(run.Window())
 	s.RefuseMsP99, s.AdmittedByLengthQuartile = refuseP99(due), admitted(due)
 	return s
-}
-
-func inWindow(run *record.Run) (due []*record.Record) {
-	for _, r := range run.Records {
-		if r.Due >= run.From && r.Due <= run.To {
-			due = append(due, r)
-		}
-	}
-	return due
 }
 
 func refuseP99(records []*record.Record) *float64 {
@@ -195,7 +186,7 @@ func (r *Result) recover(ctx context.Context, config loadtest.Config, server cli
 		return err
 	}
 	if r.Interrupted = session.Last().Interrupted; !r.Interrupted {
-		r.recovered(inWindow(session.Last()), began, began+burst)
+		r.recovered(slices.Collect(session.Last().Window()), began, began+burst)
 	}
 	return nil
 }
