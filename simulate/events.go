@@ -50,6 +50,8 @@ type (
 	EtcdAway struct{}
 	// EtcdBack ends it.
 	EtcdBack struct{}
+	// Call calls a function, which may read the cluster and change nothing.
+	Call func(*Cluster)
 	// Scale has so many workers of a pool serve; the others drain.
 	Scale struct {
 		Pool string
@@ -97,6 +99,11 @@ func (e Mute) to(c *Cluster) error {
 
 func (e Unmute) to(c *Cluster) error {
 	return c.with(e.Worker, func(w *Worker) { w.muted = false })
+}
+
+func (e Call) to(c *Cluster) error {
+	e(c)
+	return nil
 }
 
 func (EtcdAway) to(c *Cluster) error {

@@ -97,3 +97,25 @@ func TestLinks(t *testing.T) {
 		}
 	}
 }
+
+// Calls read what was counted until then: in between, each request had a decision.
+func TestCall(t *testing.T) {
+	const from, to = 5 * time.Second, 15 * time.Second
+	var before, during simulate.Signals
+	c := config(0, 2)
+	c.Routing.HedgeShare = 0
+	c.Events = []simulate.Event{
+		{At: from, Do: simulate.Call(func(c *simulate.Cluster) { before = c.Signals() })},
+		{At: to, Do: simulate.Call(func(c *simulate.Cluster) { during = c.Signals().Since(before) })},
+	}
+	r := run(t, c, 5, 20*time.Second, "--prompt-tokens=100", "--output-tokens=5")
+	due := 0
+	for _, of := range r.Records {
+		if of.Due > from && of.Due <= to {
+			due++
+		}
+	}
+	if before.Decisions == 0 || during.Decisions != due || during.LoadReports == 0 {
+		t.Errorf("%d requests had %+v, after %+v", due, during, before)
+	}
+}

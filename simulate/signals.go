@@ -23,6 +23,14 @@ type PrefixUse struct {
 // PrefixUse is what was found and asked for so far.
 func (c *Cluster) PrefixUse() PrefixUse { return c.prefixes }
 
+// Since is what was told and decided since before.
+func (s Signals) Since(before Signals) Signals {
+	return Signals{
+		LoadReports: s.LoadReports - before.LoadReports, BlockEvents: s.BlockEvents - before.BlockEvents, Blocks: s.Blocks - before.Blocks,
+		RouterReports: s.RouterReports - before.RouterReports, Decisions: s.Decisions - before.Decisions,
+	}
+}
+
 // Messages is how many messages were published.
 func (s Signals) Messages() int { return s.LoadReports + s.BlockEvents + s.RouterReports }
 
