@@ -79,7 +79,7 @@ type dayRun struct {
 	decode  int
 
 	figures report.Figures
-	hours   float64   // worker hours of a whole day
+	hours   float64   // worker-hours while requests came, of dayLasts
 	changes int       // of a pool's size
 	sizes   []float64 // workers of all pools, each half hour
 }
@@ -90,7 +90,7 @@ func fixedRun(workers int, share float64) *dayRun {
 	return &dayRun{name: fmt.Sprintf("%d + %d, fixed", prefill, workers-prefill), prefill: prefill, decode: workers - prefill}
 }
 
-// measure simulates a day of 24 hours divided by times.
+// measure simulates dayFile, shorter by a factor.
 func (d *dayRun) measure(ctx context.Context, o Options, times float64) error {
 	text, err := shortDay(o, times)
 	if err != nil {
@@ -113,10 +113,12 @@ func (d *dayRun) measure(ctx context.Context, o Options, times float64) error {
 			c.Autoscale.TargetTokens = d.target
 		}
 	}
-	t.ended = func(c *simulate.Cluster) {
+	t.ends = func(c *simulate.Cluster) {
 		for _, used := range c.WorkerTime() {
 			d.hours += used.Hours() * times
 		}
+	}
+	t.ended = func(c *simulate.Cluster) {
 		d.changes = len(c.Resizes())
 		d.sizes = sizesOf(c.Resizes(), t.load.Duration)
 	}
@@ -190,13 +192,13 @@ func (day) Run(ctx context.Context, o Options) (*Result, error) {
 	runs = append(runs[:scaled+i:scaled+i], append(fewer, runs[scaled+i:]...)...)
 	ratio := desired.hours / best.hours
 	r := &Result{
-		Intro: []string{fmt.Sprintf("[%s](scenarios/%s): OPT-13B on A100s, lengths like those of Azure's conversations, from 9.6 requests a second at night to 48 in the afternoon; a first token within 1 s, the others within 100 ms each. The 24 hours are compressed into %g minutes of virtual time; a worker's start and the delay before a pool shrinks are shortened in proportion. Worker-hours are those of 24 hours.",
-			dayFile, dayFile, dayLasts.Minutes()/times)},
+		Intro: []string{fmt.Sprintf("[%s](scenarios/%s): OPT-13B on A100s, lengths like those of Azure's conversations, from 9.6 requests a second at night to 48 in the afternoon; a first token within 1 s, the others within 100 ms each. The file's %g hours stand for a day. They are compressed into %g minutes of virtual time; a worker's start and the delay before a pool shrinks are shortened in proportion. Worker-hours are of the %[3]g hours, until the last request comes.",
+			dayFile, dayFile, dayLasts.Hours(), dayLasts.Minutes()/times)},
 		Tables: []Table{dayTable(runs, best)},
 		Ratios: []Ratio{{Name: "worker-hours of the desired size over the best fixed size's, at least its goodput", Value: round3(ratio), Noise: 0.06}},
 		Notes: []string{
 			"The mean of the load is 0.6 of its peak. So pools that follow the load, with as little to spare as the best fixed size has at the peak, cannot use less than 0.6 of its worker-hours.",
-			"Over the whole two hours of the file, where answers and bursts are shorter beside the day, the ratio is 0.72: 31.9 of 44.2 worker-hours, and 99.5% of the requests in time, where 6 + 16 workers have 99.6% (`tandem simulate docs/scenarios/day.yaml`, and with `--fixed p=6,d=16`; 2026-11-27). [Decision 0046](decisions/0046-desired-size.md) says why processor use and queues are no measure.",
+			"[Decision 0046](decisions/0046-desired-size.md) has the file's two hours uncompressed, where answers and bursts are shorter beside the day, and says why processor use and queues are no measure.",
 		},
 	}
 	r.Pictures = []Picture{{"day", "Workers over the day, by what sets their number", dayChart(runs[:scaled], best).svg()}}
@@ -208,7 +210,7 @@ const dayLasts = 2 * time.Hour
 
 func dayTable(runs []*dayRun, best *dayRun) Table {
 	t := Table{
-		Title: "A day", Command: "tandem bench evidence --section day",
+		Title:  "A day",
 		Header: []string{"workers, prefill + decode, by", "worker-hours", "of the best fixed size", "in time", "goodput, requests/s", "changes of a size"},
 		Note:   fmt.Sprintf("The best fixed size, %s, is the smallest with at least the goodput of the desired size.", strings.TrimSuffix(best.name, ", fixed")),
 	}

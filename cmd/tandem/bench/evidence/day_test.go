@@ -1,6 +1,7 @@
 package evidence_test
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -51,6 +52,16 @@ func TestShortDay(t *testing.T) {
 		if of := whole.Events[i]; e.At != of.At/8 || e.For != of.For/8 || e.Times != of.Times {
 			t.Errorf("%+v became %+v", of, e)
 		}
+	}
+}
+
+// Worker-hours are those while requests come, of as many hours as the page says.
+func TestWorkerHours(t *testing.T) {
+	t.Parallel()
+	const workers = 20
+	got, of, err := evidence.FixedHours(t.Context(), evidence.Options{Profiles: profiles}, workers, 240)
+	if err != nil || math.Abs(got-workers*of) > 0.001 {
+		t.Errorf("%d workers have %v worker-hours in %v hours: %v", workers, got, of, err)
 	}
 }
 

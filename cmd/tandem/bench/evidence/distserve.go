@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/tandem-serving/tandem/loadtest/report"
 	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
@@ -49,7 +50,7 @@ var (
 
 // Run measures.
 func (distServe) Run(ctx context.Context, o Options) (*Result, error) {
-	d, err := newDrawn(o)
+	d, err := newDrawnTraces(o)
 	if err != nil {
 		return nil, err
 	}
@@ -111,18 +112,18 @@ type goodput struct {
 	rows    []application
 	columns []column
 	rounds  int
-	found   []best
+	found   []found
 }
 
 func newGoodput(rows []application, columns []column, rounds int) *goodput {
-	return &goodput{rows, columns, rounds, make([]best, len(rows)*len(columns)*rounds)}
+	return &goodput{rows, columns, rounds, make([]found, len(rows)*len(columns)*rounds)}
 }
 
 func (g *goodput) measure(ctx context.Context, o Options, requests int) error {
 	return each(ctx, len(g.found)/g.rounds, func(cell int) error {
 		row, col := g.rows[cell/len(g.columns)], g.columns[cell%len(g.columns)]
 		s := rateSearch{most: row.model.most, within: row.model.within, step: row.model.within}
-		on := setup{placement: col.placement, fabric: col.fabric, requests: requests}
+		on := deployment{placement: col.placement, fabric: col.fabric, requests: requests}
 		layouts := slices.DeleteFunc(row.model.layouts(row.gpus, col.placement), func(l layout) bool { return col.chunked && l.whole })
 		found, err := row.rounds(ctx, o, on, layouts, s, g.rounds)
 		if err != nil {
@@ -137,7 +138,7 @@ func (g *goodput) measure(ctx context.Context, o Options, requests int) error {
 }
 
 // of is what was found for a row in a column, by round.
-func (g *goodput) of(row int, c column) []best {
+func (g *goodput) of(row int, c column) []found {
 	at := (row*len(g.columns) + slices.Index(g.columns, c)) * g.rounds
 	return g.found[at : at+g.rounds]
 }
@@ -151,7 +152,7 @@ func (g *goodput) rates(row int, c column) (all []float64) {
 
 func (g *goodput) table() Table {
 	t := Table{
-		Title: "Goodput, requests a second and GPU; in brackets the layout", Command: "tandem bench evidence --section distserve",
+		Title:  "Goodput, requests a second and GPU; in brackets the layout",
 		Header: []string{"application", "A100s", "TTFT, TPOT at p90"},
 		Note:   fmt.Sprintf("Means of %d rounds with other arrivals and lengths; the layout is that of the first. \"Whole prompts\": all workers compute a prompt in one step, also beside sequences that decode (`--decode-chunk-tokens`, `--decode-step-budget 0s`, and the same for prefill workers). \"Free\" is without the cost of transfers, as in DistServe's simulator; 25 Gbit/s connects its nodes.", g.rounds),
 	}
@@ -163,6 +164,9 @@ func (g *goodput) table() Table {
 		for _, c := range g.columns {
 			found := g.of(i, c)
 			cell := rate(stats.Mean(g.rates(i, c)))
+			if least := 2 * row.model.within; found[0].rate > 0 && stats.Mean(g.rates(i, c)) < least { // no more than the search can tell
+				cell = "< " + report.Digits(least)
+			}
 			if found[0].rate > 0 {
 				cell += fmt.Sprintf(" (%s)", found[0].layout)
 			}

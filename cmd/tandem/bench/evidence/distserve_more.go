@@ -43,22 +43,22 @@ func reproduceDistServe(ctx context.Context, o Options, g *goodput, r *Result) e
 		{"aggregated", aggregated, joint, false},
 	}
 	const rounds = 2
-	found := make([][]best, len(cells))
+	all := make([][]found, len(cells))
 	if err := each(ctx, len(cells), func(i int) (err error) {
 		c, a := cells[i], a
 		a.keeps = c.keeps
-		found[i], err = a.rounds(ctx, o, setup{placement: c.p, fabric: free, requests: 300}, slices.Clone(c.layouts), s, rounds)
+		all[i], err = a.rounds(ctx, o, deployment{placement: c.p, fabric: free, requests: 300}, slices.Clone(c.layouts), s, rounds)
 		return err
 	}); err != nil {
 		return err
 	}
 	t := Table{
-		Title: "The search of DistServe's README", Command: "tandem bench evidence --section distserve",
+		Title:  "The search of DistServe's README",
 		Header: []string{"OPT-13B, TTFT 200ms, TPOT 100ms, one instance of each kind on at most four A100s", "requests a second and GPU, by round", "layout of the first"},
 		Rows:   [][]string{{"DistServe's simulator, ShareGPT's lengths", "1.56", "1 prefill TP2 + 1 decode TP1"}},
 	}
 	for i, c := range cells {
-		first, second := found[i][0], found[i][1]
+		first, second := all[i][0], all[i][1]
 		t.Rows = append(t.Rows, []string{"Tandem, " + c.name, fmt.Sprintf("%s, %s", rate(first.rate), rate(second.rate)), first.layout.String()})
 	}
 	r.Tables = append(r.Tables, t)
@@ -77,13 +77,13 @@ func tightestSLOs(ctx context.Context, o Options, g *goodput, r *Result) error {
 		if at == 0 || with.rate == 0 {
 			return nil
 		}
-		scales[i], err = a.tightest(ctx, o, setup{with.layout, c.placement, c.fabric, requests}, round, at)
+		scales[i], err = a.tightest(ctx, o, deployment{with.layout, c.placement, c.fabric, requests}, round, at)
 		return err
 	}); err != nil {
 		return err
 	}
 	t := Table{
-		Title: "The tightest SLO at the rate of aggregated", Command: "tandem bench evidence --section distserve",
+		Title:  "The tightest SLO at the rate of aggregated",
 		Header: []string{"application", "requests a second and GPU"},
 		Note:   "With the layouts of the first table. Scales of both bounds at which 90% of the requests are still in time; below 1 is tighter. DistServe gives 12.6 times tighter as its best.",
 	}
@@ -141,7 +141,7 @@ func sweepsOfDistServe(ctx context.Context, o Options, g *goodput, r *Result) er
 		if i%2 == 1 {
 			to, perGPU, scale = &byScale[c], at, byScale[c].x[k]
 		}
-		on := setup{g.of(0, columns[c])[0].layout, columns[c].placement, columns[c].fabric, requests}
+		on := deployment{g.of(0, columns[c])[0].layout, columns[c].placement, columns[c].fabric, requests}
 		share, err := a.share(ctx, o, on, 0, perGPU, scale)
 		to.y[k] = 100 * share
 		return err
@@ -166,7 +166,7 @@ func compareAzure(ctx context.Context, o Options, g *goodput, r *Result) error {
 	if err != nil {
 		return err
 	}
-	d, err := newDrawn(o)
+	d, err := newDrawnTraces(o)
 	if err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func compareAzure(ctx context.Context, o Options, g *goodput, r *Result) error {
 	figures := make([]report.Figures, 2)
 	if err := each(ctx, 2, func(i int) error {
 		a := []application{fitted, traced}[i]
-		t, err := newTrial(o.Profiles, a.scenario(o, setup{of.layout, disaggregated, nvLink, requests}, 1))
+		t, err := newTrial(o.Profiles, a.scenario(o, deployment{of.layout, disaggregated, nvLink, requests}, 1))
 		if err == nil {
 			figures[i], err = t.at(ctx, 0.8*of.rate*float64(a.gpus), 0)
 		}
@@ -191,14 +191,13 @@ func compareAzure(ctx context.Context, o Options, g *goodput, r *Result) error {
 	}); err != nil {
 		return err
 	}
-	r.FromTraces = append(r.FromTraces, compareRuns(fmt.Sprintf("The chatbot on OPT-13B, disaggregated, at 80%% of its goodput: lengths of the fit and of the trace, %d requests", requests),
-		"tandem bench evidence --section distserve --traces DIR", &figures[0], &figures[1]))
+	r.FromTraces = append(r.FromTraces, compareRuns(fmt.Sprintf("The chatbot on OPT-13B, disaggregated, at 80%% of its goodput: lengths of the fit and of the trace, %d requests", requests), &figures[0], &figures[1]))
 	return nil
 }
 
 // compareRuns is a table of two runs, with the fit and with the trace.
-func compareRuns(title, command string, fit, traced *report.Figures) Table {
-	t := Table{Title: title, Command: command, Header: []string{"figure", "fit", "trace", "difference"}}
+func compareRuns(title string, fit, traced *report.Figures) Table {
+	t := Table{Title: title, Header: []string{"figure", "fit", "trace", "difference"}}
 	add := func(name string, a, b float64) {
 		t.Rows = append(t.Rows, []string{name, report.Digits(a), report.Digits(b), fmt.Sprintf("%+.1f%%", 100*(a/b-1))})
 	}

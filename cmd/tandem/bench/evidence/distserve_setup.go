@@ -111,7 +111,7 @@ type application struct {
 	lengths string // lines of traffic
 	// Bounds at p90, seconds.
 	ttft, tpot float64
-	// keeps: the router gets no bounds, and so refuses nothing.
+	// keeps: the router gets no bounds, and refuses nothing.
 	keeps bool
 }
 
@@ -119,10 +119,14 @@ type application struct {
 func (a application) String() string { return fmt.Sprintf("%s, %d A100s", a.name, a.gpus) }
 
 // scenario is the text of one, as 'tandem simulate' reads it.
-func (a application) scenario(o Options, on setup, sloScale float64) string {
+func (a application) scenario(o Options, on deployment, sloScale float64) string {
 	var out strings.Builder
 	out.WriteString(a.model.text())
-	fmt.Fprintf(&out, "block-tokens: 16\nnetwork: %s\nrouter: {tenant-max-requests: 1000000}\npools:\n%s", on.fabric.text, on.layout.pools(o))
+	router := "tenant-max-requests: 1000000"
+	if a.keeps {
+		router += ", " + refuseNothing
+	}
+	fmt.Fprintf(&out, "block-tokens: 16\nnetwork: %s\nrouter: {%s}\npools:\n%s", on.fabric.text, router, on.layout.pools(o))
 	fmt.Fprintf(&out, "traffic:\n  rate: 1\n  mode: %s\n  duration: 1ms\n  min-requests: %d\n  warmup: 10s\n  slo: %q\n  send-slo: %t\n%s",
 		on.placement, on.requests, fmt.Sprintf("ttft:p90<%s,tpot:p90<%s", seconds(a.ttft*sloScale), seconds(a.tpot*sloScale)), !a.keeps, a.lengths)
 	return out.String()

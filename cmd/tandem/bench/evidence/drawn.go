@@ -11,13 +11,13 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/tempfolder"
 )
 
-// drawn is a folder of traces that are drawn from the committed fits. Close removes it.
-type drawn struct {
+// drawnTraces is a folder of traces that are drawn from the committed fits. Close removes it.
+type drawnTraces struct {
 	fits   *workloads.File
 	folder *tempfolder.Folder
 }
 
-func newDrawn(o Options) (*drawn, error) {
+func newDrawnTraces(o Options) (*drawnTraces, error) {
 	fits, err := workloads.Read(filepath.Join(o.Profiles, workloads.FileName))
 	if err != nil {
 		return nil, err
@@ -26,14 +26,14 @@ func newDrawn(o Options) (*drawn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &drawn{fits, folder}, nil
+	return &drawnTraces{fits, folder}, nil
 }
 
 // Close removes the traces.
-func (d *drawn) Close() error { return d.folder.Remove() }
+func (d *drawnTraces) Close() error { return d.folder.Remove() }
 
 // write writes a trace and returns its path.
-func (d *drawn) write(name string, draw func(io.Writer) error) (string, error) {
+func (d *drawnTraces) write(name string, draw func(io.Writer) error) (string, error) {
 	path := filepath.Join(d.folder.Path, name)
 	file, err := os.Create(path)
 	if err != nil {
@@ -49,7 +49,7 @@ func lengths(trace string) string {
 }
 
 // azure draws a trace of Azure's conversations.
-func (d *drawn) azure(name string, of *workloads.Independent) (string, error) {
+func (d *drawnTraces) azure(name string, of *workloads.Independent) (string, error) {
 	const requests = 5000
 	return d.write(name, func(w io.Writer) error { return of.WriteTrace(w, requests, 1) })
 }

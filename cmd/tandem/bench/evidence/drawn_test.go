@@ -21,7 +21,7 @@ func TestDrawnLeavesNothing(t *testing.T) {
 	if err := errors.Join(os.Mkdir(left, 0o700), os.WriteFile(lock, nil, 0o600), os.Chtimes(lock, old, old)); err != nil {
 		t.Fatal(err)
 	}
-	d, err := evidence.NewDrawn(evidence.Options{Profiles: profiles})
+	d, err := evidence.NewDrawnTraces(evidence.Options{Profiles: profiles})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,7 +68,8 @@ type Result struct {
 
 // Table holds figures and the command that repeats them.
 type Table struct {
-	Title   string     `json:"title"`
+	Title string `json:"title"`
+	// Command is set by Run, unless a section does.
 	Command string     `json:"command"`
 	Header  []string   `json:"header"`
 	Rows    [][]string `json:"rows"`

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
@@ -112,11 +113,12 @@ func TestRatioOfSomeRounds(t *testing.T) {
 	}
 }
 
-// The page of a map says what runs with the other length are like, and not what its own are.
+// The page of a map says what its runs are like, and what longer ones are.
 func TestMapNamesTheOtherRuns(t *testing.T) {
+	const long = "tried for 20s, after 20s that do not count, and longer where that is fewer than 400 requests, and found within 1%"
 	for long, want := range map[bool]string{
-		false: "A rate is tried for 10s, after 15s that do not count, and longer where that is fewer than 200 requests; with `--long` for 20s, after 20s, and 400 requests.",
-		true:  "A rate is tried for 20s, after 20s that do not count, and longer where that is fewer than 400 requests; without `--long` for 10s, after 15s, and 200 requests.",
+		false: "A rate is tried for 10s, after 15s that do not count, and longer where that is fewer than 200 requests, and found within 3%. With `--long` it is " + long,
+		true:  "A rate is " + long + ".",
 	} {
 		if notes := evidence.MapNotes(evidence.Options{Long: long}); !slices.ContainsFunc(notes, func(n string) bool { return strings.HasPrefix(n, want) }) {
 			t.Errorf("long %v: %q", long, notes)
@@ -167,18 +169,49 @@ func TestMapRounds(t *testing.T) {
 	if noise := r.Ratios[0].Noise; math.Abs(noise-0.1) > 0.001 {
 		t.Errorf("%+v", r.Ratios[0])
 	}
-	if small, err := evidence.Mapped(t.Context(), evidence.Options{Profiles: profiles, Small: true}, func(string, float64, int) float64 { return 7 }); err != nil || small.Ratios[0].Noise != 0.06 {
+	if small, err := evidence.Mapped(t.Context(), evidence.Options{Profiles: profiles, Small: true}, func(string, float64, int) float64 { return 7 }); err != nil || small.Ratios[0].Noise != 0.05 {
 		t.Errorf("one round: %+v, %v", small, err)
 	}
 }
 
-// section is one with these ratios.
+// section is one with these ratios and two tables.
 type section []evidence.Ratio
 
 func (section) Name() string  { return "s" }
 func (section) Title() string { return "S" }
 func (s section) Run(context.Context, evidence.Options) (*evidence.Result, error) {
-	return &evidence.Result{Ratios: s}, nil
+	return &evidence.Result{Ratios: s, Tables: make([]evidence.Table, 1), FromTraces: make([]evidence.Table, 1)}, nil
+}
+
+// checkCommand reads a command that the page prints: its options have to be those that the table was made with.
+func checkCommand(t *testing.T, command, section string, o evidence.Options) {
+	t.Helper()
+	words := strings.Fields(command)
+	if len(words) < 3 || !slices.Equal(words[:3], []string{"tandem", "bench", "evidence"}) {
+		t.Fatalf("%q is no command of this page", command)
+	}
+	var got evidence.Options
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	name := flags.String("section", "", "")
+	flags.BoolVar(&got.Small, "small", false, "")
+	flags.BoolVar(&got.Long, "long", false, "")
+	flags.StringVar(&got.Traces, "traces", "", "")
+	if err := flags.Parse(words[3:]); err != nil || *name != section || got.Small != o.Small || got.Long != o.Long || got.Traces != o.Traces {
+		t.Errorf("%q, of section %s with %+v: %v", command, section, o, err)
+	}
+}
+
+// The command above a table measures it again, with what it was measured with.
+func TestCommands(t *testing.T) {
+	for _, o := range []evidence.Options{{}, {Small: true}, {Long: true}} {
+		got, err := evidence.Run(t.Context(), []evidence.Section{section{}}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkCommand(t, got[0].Tables[0].Command, "s", o)
+		o.Traces = "DIR"
+		checkCommand(t, got[0].FromTraces[0].Command, "s", o)
+	}
 }
 
 // What was divided by 0 is left out, so that the rest can be written.
@@ -277,7 +310,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// CI can watch every section of the committed figures that has headline ratios.
+// CI can watch every section of the committed figures that has headline ratios, and the page has each that it watches.
 func TestCommittedFigures(t *testing.T) {
 	d, err := evidence.ReadDocument(figures)
 	if err != nil {
@@ -286,6 +319,11 @@ func TestCommittedFigures(t *testing.T) {
 	for _, r := range d.Results {
 		if _, known := d.Small[r.Section]; len(r.Ratios) > 0 && !known {
 			t.Errorf("%s has no small run: run 'make evidence SECTION=%s'", r.Section, r.Section)
+		}
+		for _, small := range d.Small[r.Section] {
+			if !slices.ContainsFunc(r.Ratios, func(whole evidence.Ratio) bool { return whole.Name == small.Name }) {
+				t.Errorf("%s: the page lacks %q, which CI watches", r.Section, small.Name)
+			}
 		}
 	}
 }

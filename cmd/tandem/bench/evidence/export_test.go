@@ -2,19 +2,22 @@ package evidence
 
 import (
 	"context"
+	"io"
+	"time"
 
+	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/search"
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
-// Bisect, Each, NewDrawn, NewRatio, ShortDay and SizesOf are for tests.
+// Bisect and the others are for tests.
 var (
-	Bisect   = bisect
-	Each     = each
-	NewDrawn = newDrawn
-	NewRatio = newRatio
-	ShortDay = shortDay
-	SizesOf  = sizesOf
+	Bisect         = bisect
+	Each           = each
+	NewDrawnTraces = newDrawnTraces
+	NewRatio       = newRatio
+	ShortDay       = shortDay
+	SizesOf        = sizesOf
 )
 
 // AddRatio is for tests.
@@ -55,6 +58,58 @@ func Mapped(ctx context.Context, o Options, capacity func(mode string, bandwidth
 	}
 	return mapResult(all, o, tight, []int{256}, []int{16}, bandwidths), nil
 }
+
+// FixedHours is how many worker-hours a fixed size has, and of how many hours, in a day that is shorter by a factor.
+func FixedHours(ctx context.Context, o Options, workers int, times float64) (got, of float64, err error) {
+	d := fixedRun(workers, fixedShares[0])
+	err = d.measure(ctx, o, times)
+	return d.hours, dayLasts.Hours(), err
+}
+
+// ScaleDecisions is how many decisions all routers make a second beside so many workers, and how many
+// requests come.
+func ScaleDecisions(ctx context.Context, o Options, workers int, lasts time.Duration) (decisions, requests float64, err error) {
+	s, err := measureScale(ctx, o, workers, lasts)
+	_, decisions = s.rates()
+	return decisions * scaleRouters, float64(s.figures.Requests) / lasts.Seconds(), err
+}
+
+// MooncakeRefused is how many of so many requests are refused where nothing should be.
+func MooncakeRefused(ctx context.Context, o Options, requests int, speed float64) (int, error) {
+	d, err := newDrawnTraces(o)
+	if err != nil {
+		return 0, err
+	}
+	defer d.Close()
+	path, err := d.write("mooncake.jsonl", func(w io.Writer) error { return d.fits.MooncakeConversation.WriteTrace(w, requests, 1) })
+	if err != nil {
+		return 0, err
+	}
+	s, err := mooncakeRun{trace: path, requests: requests, speed: speed, memoryGiB: 50}.measure(ctx, o)
+	return s.Rejected, err
+}
+
+// DistServeRefused is the same for an application of DistServe on one GPU.
+func DistServeRefused(ctx context.Context, o Options, perGPU float64) (int, error) {
+	a := application{name: "code completion", model: opt13B, gpus: 1, lengths: humanEval, ttft: 0.1, tpot: 0.1, keeps: true}
+	on := deployment{layout{[]group{opt13B.workers("decode", 1, 1)}, true}, aggregated, free, 200}
+	t, err := newTrial(o.Profiles, a.scenario(o, on, 1))
+	if err != nil {
+		return 0, err
+	}
+	f, err := t.at(ctx, perGPU, 0)
+	return f.Rejected, err
+}
+
+// WaitsOf is the measured mean wait of a run of one worker that serves one request at a time, and that of Lindley's
+// recursion.
+func WaitsOf(run *record.Run) (measured, recursion float64, err error) {
+	w, err := waitsOf(run)
+	return w.measured, w.recursion, err
+}
+
+// QueueStep is how long its steps take.
+const QueueStep = queueStep
 
 // MeanTTFT is for tests.
 var MeanTTFT = meanTTFT

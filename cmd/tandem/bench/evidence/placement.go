@@ -26,7 +26,10 @@ var (
 )
 
 // Name is what --section takes.
-func (m placements) Name() string { return "placement-" + m.name }
+func (m placements) Name() string { return mapPrefix + m.name }
+
+// mapPrefix begins the names of maps.
+const mapPrefix = "placement-"
 
 // Title is the heading.
 func (m placements) Title() string {
@@ -51,6 +54,12 @@ func (o Options) mapSpans() (warmup, measured time.Duration, requests int) {
 		return 20 * time.Second, 20 * time.Second, 400
 	}
 	return 15 * time.Second, 10 * time.Second, 200
+}
+
+// mapEffort says it.
+func (o Options) mapEffort() string {
+	warmup, measured, requests := o.mapSpans()
+	return fmt.Sprintf("%v, after %v that do not count, and longer where that is fewer than %d requests, and found within %g%%", measured, warmup, requests, 100*o.mapTolerance())
 }
 
 // mapRounds is how many rounds of arrivals each point has.
@@ -283,7 +292,7 @@ func measureGroups(ctx context.Context, o Options, groups [][]point, profile *la
 
 // spread is by how much a figure of a point differs between its rounds, over all points: the root mean
 // square of the relative standard deviation, and the greatest difference over the mean. Points at which it is
-// 0 or undefined in a round are left out. known is false without two rounds.
+// 0 or undefined in a round are left out. known is false, and both are 0, without two rounds.
 func spread(all []mapped, figure func(capacities) float64) (deviation, greatest float64, known bool) {
 	variances, n := 0.0, 0
 	for _, m := range all {

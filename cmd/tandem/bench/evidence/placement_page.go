@@ -9,18 +9,8 @@ import (
 
 // mapResult is what the page says of the map.
 func mapResult(all []mapped, options Options, o objective, prompts, outputs []int, bandwidths []float64) *Result {
-	command := "tandem bench evidence --section placement-" + o.name
-	if options.Long {
-		command += " --long"
-	}
-	warmup, measured, requests := options.mapSpans()
-	other, flag := Options{Long: !options.Long}, "without"
-	if other.Long {
-		flag = "with"
-	}
-	otherWarmup, otherMeasured, otherRequests := other.mapSpans()
 	table := Table{
-		Title: "Capacity, requests a second", Command: command,
+		Title:  "Capacity, requests a second",
 		Header: []string{"network", "prompt/answer, tokens", "prefill + decode workers", "`aggregated`", "`disaggregated`", "`auto`", "better placement", "better by", "`auto` over the better"},
 		Note:   "None: less than a fiftieth of where the search begins, which is near the other networks' figure.",
 	}
@@ -29,12 +19,12 @@ func mapResult(all []mapped, options Options, o objective, prompts, outputs []in
 	for _, m := range all {
 		better, by := "disaggregated", m.paysOff()
 		switch {
+		case math.IsNaN(by):
+			better = "none"
 		case by < 1:
 			better, by = "aggregated", 1/by
-		case by >= 1:
-			pays++
 		default:
-			better = "none"
+			pays++
 		}
 		if worst.better() == 0 || m.ofBetter() < worst.ofBetter() {
 			worst = m
@@ -47,18 +37,22 @@ func mapResult(all []mapped, options Options, o objective, prompts, outputs []in
 			rate(m.aggregated), rate(m.disaggregated), rate(m.auto), better, times(by), fixed(3, m.ofBetter()),
 		})
 	}
+	effort := fmt.Sprintf("A rate is tried for %s.", options.mapEffort())
+	if !options.Long {
+		effort += fmt.Sprintf(" With `--long` it is tried for %s; then `auto` over the better differs less from round to round.", Options{Long: true}.mapEffort())
+	}
 	r := &Result{
 		Intro: []string{
-			fmt.Sprintf("Capacity, the highest rate at which 90%% of the requests meet the SLO, of %d A100s that serve OPT-13B. `aggregated` has %d workers that do both phases; the others are split by the time that prompts and answers take. Prompts and answers have one length at each point. The SLO: TTFT p90 below %v, TPOT p90 below %v.", mapWorkers, mapWorkers, o.ttft, o.tpot),
+			fmt.Sprintf("Capacity, the highest rate at which 90%% of the requests meet the SLO, of %d A100s that serve OPT-13B. `aggregated` has %d workers that do both phases; the others are split by the time that prompts and answers take. Prompts and answers have one length at each point. A request meets it if its TTFT is below %v and its TPOT below %v.", mapWorkers, mapWorkers, o.ttft, o.tpot),
 		},
 		Tables: []Table{table},
 		Notes: []string{
 			fmt.Sprintf("Disaggregation serves more at %d of %d points. The network has to carry the KV of prompts, 0.8 MB a token here, as fast as they are computed. The sooner tokens must come, the less decoding leaves of a step for prompts on workers that do both.", pays, len(all)),
 			fmt.Sprintf("`auto` is worst at %v: %s of the better placement (%s and %s requests a second).", worst.point, fixed(3, worst.ofBetter()), rate(worst.auto), rate(worst.better())),
 			fmt.Sprintf("`auto` is most above `aggregated` at %v: %s and %s requests a second.", best.point, rate(best.auto), rate(best.aggregated)),
-			fmt.Sprintf("A rate is tried for %v, after %v that do not count, and longer where that is fewer than %d requests; %s `--long` for %v, after %v, and %d requests. Rates are found within 3%%, with `--long` within 1%%. In longer runs `auto` over the better differs less from round to round.",
-				measured, warmup, requests, flag, otherMeasured, otherWarmup, otherRequests),
+			effort,
 			roundsNote(all, options.mapRounds()),
+			"`disaggregated` has one split at each point, by a rule, not the best of several: where `auto` serves more than the better of the two, another split might, too.",
 			"Routers learn the bandwidth from the transfers.",
 		},
 		Ratios: []Ratio{
@@ -82,7 +76,7 @@ func mapResult(all []mapped, options Options, o objective, prompts, outputs []in
 		grids.grids = append(grids.grids, g)
 	}
 	grids.across = len(bandwidths)
-	r.Pictures = []Picture{{Name: "placement-" + o.name, Alt: "Where disaggregation pays off, by lengths, SLO and bandwidth", SVG: grids.svg()}}
+	r.Pictures = []Picture{{Name: mapPrefix + o.name, Alt: "Where disaggregation pays off, by lengths, SLO and bandwidth", SVG: grids.svg()}}
 	return r
 }
 
@@ -99,6 +93,7 @@ func roundsNote(all []mapped, rounds int) string {
 		{"`aggregated`", func(c capacities) float64 { return c.aggregated }},
 		{"`disaggregated`", func(c capacities) float64 { return c.disaggregated }},
 		{"`auto`", func(c capacities) float64 { return c.auto }},
+		{"`disaggregated` over `aggregated`", capacities.paysOff},
 		{"`auto` over the better", capacities.ofBetter},
 	} {
 		if deviation, greatest, known := spread(all, f.of); known {
@@ -111,15 +106,9 @@ func roundsNote(all []mapped, rounds int) string {
 // mapRatio is a headline of a point. Its noise is what rounds differ by over all points, since those of one
 // point are too few to tell.
 func mapRatio(name string, all []mapped, at mapped, figure func(capacities) float64) Ratio {
-	value, noise := figure(at.capacities), oneRoundNoise
-	if deviation, _, known := spread(all, figure); known {
-		noise = max(noiseOf(deviation, len(at.rounds)), leastNoise)
-	}
-	return Ratio{Name: name, Value: value, Noise: noise * value}
+	deviation, _, _ := spread(all, figure)
+	return ratioOf(name, figure(at.capacities), deviation, len(at.rounds))
 }
-
-// oneRoundNoise is the relative noise of a ratio where there is one round.
-const oneRoundNoise = 0.06
 
 // times is a ratio for people.
 func times(ratio float64) string {

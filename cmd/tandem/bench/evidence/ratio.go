@@ -1,6 +1,7 @@
 package evidence
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -10,16 +11,18 @@ import (
 // leastNoise is the least relative noise of a ratio: searches stop within a few percent.
 const leastNoise = 0.05
 
-// newRatio is the mean of a ratio over rounds, which differ by their seeds. Its noise is twice
-// the standard error of that mean between two measurements, and not below leastNoise.
+// newRatio is the mean of a ratio over rounds, which differ by their seeds.
 func newRatio(name string, rounds []float64, paper string) Ratio {
 	m := stats.Mean(rounds)
-	return Ratio{Name: name, Value: round3(m), Noise: round3(max(noiseOf(math.Sqrt(stats.Variance(rounds)), len(rounds)), leastNoise*m)), Paper: paper}
+	r := ratioOf(name, m, math.Sqrt(stats.Variance(rounds))/cmp.Or(m, 1), len(rounds))
+	r.Paper = paper
+	return r
 }
 
-// noiseOf is that of a mean of rounds which deviate from it by so much.
-func noiseOf(deviation float64, rounds int) float64 {
-	return 2 * deviation * math.Sqrt(2/float64(rounds))
+// ratioOf is a mean of rounds whose standard deviation is that part of it. The noise is twice the standard
+// error of the mean between two measurements, and not below leastNoise.
+func ratioOf(name string, mean, deviation float64, rounds int) Ratio {
+	return Ratio{Name: name, Value: round3(mean), Noise: round3(mean * max(2*deviation*math.Sqrt(2/float64(max(rounds, 1))), leastNoise))}
 }
 
 // addRatio divides round by round. Rounds whose denominator is 0 are left out, and the ratio says so;

@@ -1,6 +1,7 @@
 package evidence
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,11 +46,29 @@ func Run(ctx context.Context, sections []Section, o Options) ([]*Result, error) 
 			return nil, fmt.Errorf("%s: %w", s.Name(), err)
 		}
 		r.Ratios = slices.DeleteFunc(r.Ratios, func(r Ratio) bool { return !r.defined() })
+		o.nameCommands(s.Name(), r)
 		r.Section, r.Title, r.WallSeconds = s.Name(), s.Title(), time.Since(began).Round(100*time.Millisecond).Seconds()
 		o.say(fmt.Sprintf("%s took %.0f s", s.Name(), r.WallSeconds))
 		all = append(all, r)
 	}
 	return all, nil
+}
+
+// nameCommands has each table of a section say what measures it again, unless it does.
+func (o Options) nameCommands(section string, r *Result) {
+	command := "tandem bench evidence --section " + section
+	if o.Small {
+		command += " --small"
+	}
+	if o.Long {
+		command += " --long"
+	}
+	for i := range r.Tables {
+		r.Tables[i].Command = cmp.Or(r.Tables[i].Command, command)
+	}
+	for i := range r.FromTraces {
+		r.FromTraces[i].Command = command + " --traces DIR"
+	}
 }
 
 // each runs do(0) to do(n-1), as many at a time as there are cores. After an error or the end

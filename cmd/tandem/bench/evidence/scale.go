@@ -28,6 +28,8 @@ const (
 	scalePrefix, scalePrefixes = 512, 2000
 	// scaleBlock is the tokens of a block.
 	scaleBlock = 32
+	// scaleWarmup is the time until about as many requests end as come.
+	scaleWarmup = time.Second
 )
 
 // scaleScenario is the text of very many H200s that serve a model of 8 billion parameters. KV of its
@@ -43,14 +45,15 @@ network: {latency: 50us, bandwidth: 40GB/s}
 pools:
   prefill: {role: prefill, count: %d, kv-memory: 16GiB, max-batch-tokens: 8192, chunk-tokens: 2048}
   decode: {role: decode, count: %d, kv-memory: 16GiB}
-traffic: {rate: 1, prompt-tokens: "lognormal:512,300", output-tokens: "lognormal:64,40", shared-prefix-tokens: %d, shared-prefixes: %d, warmup: 0s, duration: %v, max-in-flight: 1000000, slo: "ttft:p90<500ms,tpot:p90<30ms", send-slo: true}
-`, o.profile("h200-bench-8b.json"), scaleBlock, scaleRouters, prefill, workers-prefill, scalePrefix, scalePrefixes, lasts)
+traffic: {rate: 1, prompt-tokens: "lognormal:512,300", output-tokens: "lognormal:64,40", shared-prefix-tokens: %d, shared-prefixes: %d, warmup: %v, duration: %v, max-in-flight: 1000000, slo: "ttft:p90<500ms,tpot:p90<30ms", send-slo: true}
+`, o.profile("h200-bench-8b.json"), scaleBlock, scaleRouters, prefill, workers-prefill, scalePrefix, scalePrefixes, scaleWarmup, lasts)
 }
 
-// scaled is what a cluster of a size did.
+// scaled is what a cluster of a size did while requests came, after the warm-up.
 type scaled struct {
 	workers int
-	seconds float64 // of virtual time, until the last request ended
+	seconds float64
+	warmup  int // requests before
 	figures report.Figures
 	signals simulate.Signals
 	blocks  int // that a router knows, the mean
@@ -64,28 +67,34 @@ func measureScale(ctx context.Context, o Options, workers int, lasts time.Durati
 		return s, err
 	}
 	began := time.Now()
-	t.ended = func(c *simulate.Cluster) {
-		s.signals, s.seconds = c.Signals(), c.Elapsed().Seconds()
+	var before simulate.Signals
+	t.begins = func(c *simulate.Cluster) { before = c.Signals() }
+	t.ends = func(c *simulate.Cluster) {
+		s.signals = c.Signals().Since(before)
 		for _, n := range c.IndexedBlocks() {
 			s.blocks += n / scaleRouters
 		}
 	}
-	s.workers = workers
-	s.figures, err = t.at(ctx, scaleRate*float64(workers), 0)
+	s.workers, s.seconds = workers, lasts.Seconds()
+	if s.figures, err = t.at(ctx, scaleRate*float64(workers), 0); err != nil {
+		return s, err
+	}
+	s.warmup = len(t.last.Records) - s.figures.Requests
 	s.wall = time.Since(began)
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
 	s.memory = memory.Sys
 	o.say(fmt.Sprintf("scale: %d workers, %d requests in %.0f s", workers, s.figures.Requests, s.wall.Seconds()))
-	return s, err
+	return s, nil
 }
 
 // hits is which share of prompt tokens came from a prefix cache; ideal, if no prefix was ever computed
 // twice.
 func (s scaled) hits() (share, ideal float64) {
 	n := float64(s.figures.Requests)
-	different := scalePrefixes * (1 - math.Pow(1-1./scalePrefixes, n)) // of so many draws, on average
-	return s.figures.CachedTokensMean / s.figures.PromptTokensMean, (1 - different/n) * scalePrefix / s.figures.PromptTokensMean
+	different := func(draws float64) float64 { return scalePrefixes * (1 - math.Pow(1-1./scalePrefixes, draws)) } // on average
+	first := different(float64(s.warmup)+n) - different(float64(s.warmup))
+	return s.figures.CachedTokensMean / s.figures.PromptTokensMean, (1 - first/n) * scalePrefix / s.figures.PromptTokensMean
 }
 
 // rates are messages that are published a second, and decisions of each router.
@@ -131,11 +140,11 @@ func heapBytes() uint64 {
 
 // Run measures.
 func (scale) Run(ctx context.Context, o Options) (*Result, error) {
-	sizes, lasts := []int{2000, 1000, 500}, 6*time.Second
+	sizes, lasts := []int{2000, 1000, 500}, 5*time.Second
 	cores, blocks, decisions := []int{64, 256, 1000, 2000, 4000}, router.MaxPrefixBlocks, 10000
 	switch {
 	case o.Small:
-		sizes, lasts = []int{200}, 3*time.Second
+		sizes, lasts = []int{200}, 2*time.Second
 		cores, blocks, decisions = []int{64}, 1<<16, 1000
 	case o.Long:
 		sizes, lasts = []int{2000}, 250*time.Second // a million requests

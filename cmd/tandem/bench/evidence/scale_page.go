@@ -11,16 +11,15 @@ import (
 
 // scaleResult is what the page says of scale. perBlock is the bytes of an index for each block.
 func scaleResult(all []scaled, timed []*router.Result, perBlock float64) *Result {
-	const command = "tandem bench evidence --section scale"
 	host := report.ThisHost()
 	machine := fmt.Sprintf("%s, %d cores, %s", host.CPU, host.Cores, time.Now().UTC().Format(time.DateOnly))
 	meshes := Table{
-		Title: "The mesh", Command: command,
+		Title:  "The mesh",
 		Header: []string{"workers", "requests", "in time, %", "prefix hits, % of prompt tokens (ideal)", "decisions a second and router", "NATS messages a second: load, blocks, routers", "delivered a second", "blocks that a router knows", "index", "wall time", "memory of the process"},
-		Note:   "Hits are ideal if no prefix is computed twice. Messages are counted where they are published, and each goes to every router. Wall time and memory: " + machine + "; the meshes ran beside each other, so that memory is of several.",
+		Note:   "Hits are ideal if no prefix is computed twice. Counts are of the time in which requests came, after a warm-up. Messages are counted where they are published, and each goes to every router. Wall time and memory: " + machine + "; the meshes ran beside each other, so that memory is of several.",
 	}
 	cores := Table{
-		Title: "One core of a router", Command: command,
+		Title:  "One core of a router",
 		Header: []string{"workers", "blocks known", "decisions a second", "decision p50", "p99", "load report", "block of an event"},
 		Note:   "Processor time: " + machine + ". A decision is about a prompt of 2,048 tokens, of which workers hold some, while as many requests run as there are workers.",
 	}
@@ -58,8 +57,8 @@ func scaleResult(all []scaled, timed []*router.Result, perBlock float64) *Result
 			"Tokens that a router relays are not in it: [benchmarks.md](benchmarks.md#the-router) has those. [scale.md](scale.md) says what comes after.",
 		},
 		Ratios: []Ratio{
-			{Name: fmt.Sprintf("prefix hits over the ideal, %d workers", largest.workers), Value: hits / ideal, Noise: 0.05},
-			{Name: fmt.Sprintf("NATS messages a second and worker, %d workers", largest.workers), Value: messages / float64(largest.workers), Noise: 0.1 * messages / float64(largest.workers)},
+			{Name: "prefix hits over the ideal", Value: hits / ideal, Noise: 0.05},
+			{Name: "NATS messages a second and worker", Value: messages / float64(largest.workers), Noise: 0.1 * messages / float64(largest.workers)},
 		},
 	}
 }

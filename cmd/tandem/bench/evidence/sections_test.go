@@ -10,8 +10,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/evidence"
+	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
@@ -38,6 +40,9 @@ func small(t *testing.T, name string) *evidence.Result {
 		t.Error(err)
 	}
 	for _, table := range all[0].Tables {
+		if strings.HasPrefix(table.Command, "tandem") {
+			checkCommand(t, table.Command, name, evidence.Options{Small: true})
+		}
 		if len(table.Rows) == 0 {
 			t.Errorf("%s: no rows", table.Title)
 		}
@@ -114,6 +119,46 @@ func TestQueuesObeyTheFormulas(t *testing.T) {
 		if math.Abs(ratio-1) > 0.25 {
 			t.Errorf("row %d: the wait is %.3f of that of M/G/1", i, ratio)
 		}
+	}
+}
+
+// The warm-up begins the waits of the requests that count, and is none of them.
+func TestWaitsAfterTheWarmup(t *testing.T) {
+	const step = evidence.QueueStep
+	run := &record.Run{From: 3 * step, To: 100 * step}
+	begins := time.Duration(0)
+	for i, due := range []time.Duration{0, step, 2 * step, 3 * step, 20 * step, 21 * step} {
+		begins = max(begins, due)
+		run.Records = append(run.Records, &record.Record{Index: i, Due: due, Outcome: record.Completed, OutputTokens: 4, Arrivals: []record.Arrival{{At: begins + step}}})
+		begins += 4 * step
+	}
+	// The fourth waits until three answers are done, the sixth for most of one.
+	want := (9 + 0 + 3) * step.Seconds() / 3
+	measured, recursion, err := evidence.WaitsOf(run)
+	if err != nil || math.Abs(measured-want) > 1e-9 || math.Abs(recursion-want) > 1e-9 {
+		t.Errorf("%v, and %v by the recursion; want %v: %v", measured, recursion, want, err)
+	}
+}
+
+// What is said to be refused nothing is refused nothing, however late it is.
+func TestNothingIsRefused(t *testing.T) {
+	t.Parallel()
+	o := evidence.Options{Profiles: profiles}
+	if n, err := evidence.MooncakeRefused(t.Context(), o, 150, 100); n > 0 || err != nil {
+		t.Errorf("Mooncake's conversations: %d, %v", n, err)
+	}
+	if n, err := evidence.DistServeRefused(t.Context(), o, 100); n > 0 || err != nil {
+		t.Errorf("DistServe's code completion: %d, %v", n, err)
+	}
+}
+
+// Decisions and messages are counted while requests come: routers decide as often as they do, and again for
+// hedged attempts.
+func TestScaleCountsWhileRequestsCome(t *testing.T) {
+	t.Parallel()
+	decisions, requests, err := evidence.ScaleDecisions(t.Context(), evidence.Options{Profiles: profiles}, 100, 2*time.Second)
+	if ratio := decisions / requests; err != nil || ratio < 0.97 || ratio > 1.1 {
+		t.Errorf("%v decisions a second, of %v requests: %v", decisions, requests, err)
 	}
 }
 

@@ -3,6 +3,7 @@ package evidence
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -28,9 +29,10 @@ type trial struct {
 	sendSLO bool
 	traffic *pflag.FlagSet
 	round   int
-	// change changes the cluster before it starts, ended looks at it after a run; nil: nothing does.
-	change func(*simulate.Config)
-	ended  func(*simulate.Cluster)
+	// change changes the cluster before it starts, begins and ends read it when the measured window
+	// begins and ends, ended after a run; nil: nothing does.
+	change              func(*simulate.Config)
+	begins, ends, ended func(*simulate.Cluster)
 	// verdict ends a run when it is certain; nil: runs go to their end.
 	verdict *verdict
 	// last is the last run.
@@ -106,6 +108,12 @@ func (t *trial) drive(ctx context.Context, o drive.Options) (*record.Run, error)
 	if t.change != nil {
 		t.change(&config)
 	}
+	if t.begins != nil {
+		config.Events = append(slices.Clip(config.Events), simulate.Event{At: o.Warmup, Do: simulate.Call(t.begins)})
+	}
+	if t.ends != nil {
+		config.Events = append(slices.Clip(config.Events), simulate.Event{At: o.Warmup + o.Duration, Do: simulate.Call(t.ends)})
+	}
 	var enough func(*record.Record) bool
 	if t.verdict != nil {
 		var err error
@@ -120,6 +128,9 @@ func (t *trial) drive(ctx context.Context, o drive.Options) (*record.Run, error)
 	}
 	return run, err
 }
+
+// refuseNothing are settings of a router that has a request without an objective wait as long as it takes.
+const refuseNothing = "queue-limit: 1000000, max-queue-wait: 2h, max-request-time: 3h, default-class: batch"
 
 // seconds as text with a unit, as flags take it.
 func seconds(s float64) string { return time.Duration(s * float64(time.Second)).String() }
