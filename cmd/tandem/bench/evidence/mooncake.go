@@ -193,7 +193,7 @@ func cacheTable(ctx context.Context, o Options, path string, requests int) (t Ta
 }
 
 // refusalTable shows how many requests are served in time under overload, with and without
-// early refusal, and the gain at the greatest.
+// early refusal, and the gain at the greatest one.
 func refusalTable(ctx context.Context, o Options, path string, requests int) (Table, float64, error) {
 	speeds := []float64{1, 2, 4}
 	if o.Small {
