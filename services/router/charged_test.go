@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -206,6 +207,41 @@ func TestRefusedRequestsCountOnce(t *testing.T) {
 			}
 			time.Sleep(2 * time.Minute)
 		}
+		m.quiet()
+	})
+}
+
+// A request that is refused while nobody reads it counts too: nobody gets the error that would count.
+func TestRefusedWithoutAReaderCounts(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		m.start(failAt("d1", workertest.Token, 0, func(context.Context, *workertest.Worker) error {
+			time.Sleep(time.Second)
+			return rpc.InvalidArgument("structured_output", "no token goes on")
+		}), decodeRecord("d1"))
+		_, inference, ctx, end := m.limited(t, &controlv1.TenantLimits{RequestsPerMinute: 4})
+		defer end()
+		q := ask(agg, 20)
+		q.ResumableFor = durationpb.New(10 * time.Second)
+		leaves, cancel := context.WithCancel(ctx)
+		defer cancel()
+		time.AfterFunc(100*time.Millisecond, cancel)
+		stream, err := inference.Generate(leaves, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := m.collect(stream, 0); status.Code(r.err) != codes.Canceled {
+			t.Fatalf("%+v", r)
+		}
+		time.Sleep(5 * time.Second) // it is refused meanwhile
+		stream, err = inference.Generate(ctx, ask(agg, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		header, err := stream.Header()
+		if left := header.Get("x-ratelimit-remaining-requests"); err != nil || len(left) != 1 || left[0] != "2" {
+			t.Errorf("%v of 4 requests are left after two, %v", left, err)
+		}
+		m.collect(stream, 0)
 		m.quiet()
 	})
 }

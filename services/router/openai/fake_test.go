@@ -38,7 +38,7 @@ type fake struct {
 	panics   bool   // instead of admitting
 	renames  bool   // every id is taken
 	most     int    // answers at a time; 0: 64
-	// CompletionDetails at next tokens, of which accepted were right.
+	// Draft tokens, of which accepted were right.
 	drafts, accepted uint32
 
 	// Not nil: tokens are sent at once, from another goroutine, if they can be; it is closed when

@@ -64,7 +64,7 @@ func TestSeveralAnswersHaveSeedsAndIDsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// CompletionDetails at next tokens are in the usage, of all answers together, if there were any.
+// Draft tokens are counted in the usage, of all answers together, if there were any.
 func TestUsageCountsGuesses(t *testing.T) {
 	for _, c := range []struct {
 		drafts, accepted uint32

@@ -177,8 +177,9 @@ func bound(limits quota.Limits, q *inferencev1.GenerateRequest, p *preprocess.Pl
 
 // chargeUsed charges its tenant the tokens that a request used, which has ended with err: none if it
 // was refused or workers failed before the first token, but the prompt if its client gave it up, or asked
-// for what cannot be, after a worker took it, since that may have computed nearly all of it.
-func (r *request) chargeUsed(err error) {
+// for what cannot be, after a worker took it, since that may have computed nearly all of it. told: somebody
+// reads the request, and gets err.
+func (r *request) chargeUsed(err error, told bool) {
 	if r.charge == nil {
 		return
 	}
@@ -187,7 +188,7 @@ func (r *request) chargeUsed(err error) {
 		used = r.sharing.promptTokens(r.plan) + n
 	}
 	r.charge.Done(int64(used))
-	if status.Code(err) == codes.InvalidArgument {
+	if told && status.Code(err) == codes.InvalidArgument {
 		r.charge.TakeBack() // the server that answers counts it, like all that are refused for what they ask
 	}
 }

@@ -338,6 +338,7 @@ func (r *request) finish(now time.Time, f joining.Finish) {
 	err := clienterr.Status(f.Err)
 	r.mu.Lock()
 	r.ended, r.meanState = true, f.MeanState
+	told := r.readers > 0
 	if r.expiry != nil {
 		r.expiry.Stop()
 	}
@@ -357,7 +358,7 @@ func (r *request) finish(now time.Time, f joining.Finish) {
 	}
 	r.record.Ended(now, err, f, r.running.decided())
 	r.requests.metrics.ended(now, err, f)
-	r.chargeUsed(err)
+	r.chargeUsed(err, told)
 	r.requests.keep(r)
 	r.events.end(err)
 	r.spans.finished(f, err)
