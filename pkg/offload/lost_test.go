@@ -27,6 +27,8 @@ func TestBlocksOfALostStoreAreSavedAnew(t *testing.T) {
 		"another one comes": {took: one, then: []offload.Store{one, other}},
 		"takes this model":  {took: one, then: []offload.Store{ours}},
 		"takes another one": {took: one, then: []offload.Store{theirs}, anew: true},
+		"has yet to say so": {took: theirs, then: []offload.Store{theirs}},
+		"takes it at last":  {took: theirs, then: []offload.Store{ours}},
 		"took nothing":      {took: one, fails: true, then: []offload.Store{again}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -61,7 +63,9 @@ func TestBlocksOfALostStoreAreSavedAnew(t *testing.T) {
 // A put that ends when its store has restarted or left is none: the store does not have the blocks.
 func TestPutOfALostStoreIsNone(t *testing.T) {
 	one := offload.Store{ID: "s1", Epoch: 1}
-	for name, then := range map[string][]offload.Store{"there": {one}, "restarted": {{ID: "s1", Epoch: 2}}, "gone": nil} {
+	for name, then := range map[string][]offload.Store{
+		"there": {one}, "restarted": {{ID: "s1", Epoch: 2}}, "gone": nil, "takes another model": {{ID: "s1", Epoch: 1, LayoutDigest: 8}},
+	} {
 		core, now := offload.New(offload.Config{Puts: 2}), time.Unix(1000, 0)
 		for _, event := range []offload.Event{offload.Known{Stores: []offload.Store{one}}, offload.Save{ID: 1}, offload.Known{Stores: then}} {
 			core.Handle(now, event)

@@ -62,8 +62,8 @@ type Core struct {
 	joining map[asked]*fetch                // those that can be joined
 
 	stores  []Store
-	has     map[string]uint64 // the epochs of the stores that have blocks of this worker, by id
-	lost    bool              // one of them is gone, and Limit has not said so
+	has     map[string]Store // the stores that have blocks of this worker, by id, as they were last heard of
+	lost    bool             // one of them is gone, and Limit has not said so
 	puts    []*put
 	limited int
 
@@ -123,7 +123,7 @@ func New(config Config) *Core {
 	return &Core{
 		config: config, speeds: newSpeeds(config.AssumedBandwidth), using: make(map[scheduler.SequenceID]*user),
 		fetches: make(map[scheduler.SequenceID]*fetch), joining: make(map[asked]*fetch),
-		has: make(map[string]uint64),
+		has: make(map[string]Store),
 	}
 }
 

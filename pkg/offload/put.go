@@ -11,19 +11,30 @@ import (
 // known says which stores there are. Those that hold blocks of another layout are of use only
 // if there are no others: one of them may take this one.
 func (c *Core) known(stores []Store) {
-	fit := slices.DeleteFunc(slices.Clone(stores), func(s Store) bool {
-		return s.LayoutDigest != 0 && s.LayoutDigest != c.config.LayoutDigest
-	})
-	for id, epoch := range c.has {
-		if !slices.ContainsFunc(fit, func(s Store) bool { return s.ID == id && s.Epoch == epoch }) {
-			delete(c.has, id)
-			c.lost = true
+	for id, had := range c.has {
+		if i := slices.IndexFunc(stores, func(s Store) bool { return c.keeps(s, had) }); i >= 0 {
+			c.has[id] = stores[i]
+			continue
 		}
+		delete(c.has, id)
+		c.lost = true
 	}
+	fit := slices.DeleteFunc(slices.Clone(stores), func(s Store) bool { return !c.fits(s) })
 	if len(fit) == 0 {
 		fit = slices.Clone(stores)
 	}
 	c.stores = fit
+}
+
+// fits reports whether a store holds blocks of this worker's layout, or of none.
+func (c *Core) fits(s Store) bool {
+	return s.LayoutDigest == 0 || s.LayoutDigest == c.config.LayoutDigest
+}
+
+// keeps reports whether a store is one that was there before, and still has the blocks that it had then.
+// Until it says that it took this worker's layout, it has the one of before.
+func (c *Core) keeps(s, before Store) bool {
+	return s.ID == before.ID && s.Epoch == before.Epoch && (c.fits(s) || s.LayoutDigest == before.LayoutDigest)
 }
 
 func (c *Core) save(e Save) {
@@ -112,13 +123,13 @@ func (c *Core) endPut(p *put, e PutEnded, saved bool) {
 	c.act(Saved{ID: p.id, Saved: saved, NotFinite: e.Outcome.Result == PutNotFinite})
 }
 
-// holds notes that a store has blocks of this worker, and reports whether it is still there.
+// holds notes that a store has blocks of this worker, and reports whether it is still there and keeps them.
 func (c *Core) holds(store Store) bool {
-	there := slices.ContainsFunc(c.stores, func(s Store) bool { return s.ID == store.ID && s.Epoch == store.Epoch })
-	if there {
-		c.has[store.ID] = store.Epoch
+	i := slices.IndexFunc(c.stores, func(s Store) bool { return c.keeps(s, store) })
+	if i >= 0 {
+		c.has[store.ID] = c.stores[i]
 	}
-	return there
+	return i >= 0
 }
 
 // limit tells the scheduler how many puts there may be, if that has changed or a store is gone: none
