@@ -58,9 +58,9 @@ func (s *Service) limits(ctx context.Context, set func(name string, values ...st
 }
 
 // counted is the error of a call. One that was refused for what it asks counts as a request: it has
-// been read, and more.
+// been read, and more. Another router that asks for a client counts it itself.
 func (s *Service) counted(ctx context.Context, err error) error {
-	if status.Code(err) == codes.InvalidArgument {
+	if status.Code(err) == codes.InvalidArgument && !s.peers.Asks(ctx) {
 		s.requests.Count(ctx)
 	}
 	return err

@@ -63,7 +63,7 @@ type usage struct {
 	CompletionDetails *completionDetails `json:"completion_tokens_details,omitempty"`
 }
 
-// completionDetails counts guesses at next tokens, OpenAI's predictions.
+// completionDetails counts drafted tokens, OpenAI's predictions.
 type completionDetails struct {
 	Accepted uint32 `json:"accepted_prediction_tokens"`
 	Rejected uint32 `json:"rejected_prediction_tokens"`

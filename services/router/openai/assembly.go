@@ -30,7 +30,7 @@ type progress struct {
 	count    uint32
 	prompt   uint32
 	cached   uint32
-	drafts   uint32 // guesses at next tokens, of which accepted were right
+	drafts   uint32 // drafted tokens, of which accepted were right
 	accepted uint32
 	scores   []scored // tokens of the prompt
 	sum      float64  // of the log probabilities of the answer's tokens

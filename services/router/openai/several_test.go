@@ -65,7 +65,7 @@ func TestSeveralAnswersHaveSeedsAndIDsOfTheirOwn(t *testing.T) {
 }
 
 // Draft tokens are counted in the usage, of all answers together, if there were any.
-func TestUsageCountsGuesses(t *testing.T) {
+func TestUsageCountsDrafts(t *testing.T) {
 	for _, c := range []struct {
 		drafts, accepted uint32
 		want             string // of two answers
@@ -77,7 +77,7 @@ func TestUsageCountsGuesses(t *testing.T) {
 		f := &fake{words: []string{"a"}, drafts: c.drafts, accepted: c.accepted}
 		w := ask(t, f, http.MethodPost, chats, `{`+hi+`,"n":2}`)
 		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), c.want) {
-			t.Errorf("%d of %d guesses: %d %s, which should have %s", c.accepted, c.drafts, w.Code, w.Body, c.want)
+			t.Errorf("%d of %d drafts: %d %s, which should have %s", c.accepted, c.drafts, w.Code, w.Body, c.want)
 		}
 	}
 }

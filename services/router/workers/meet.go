@@ -50,7 +50,7 @@ func (p *Pool) complain(logger *slog.Logger, ref routing.Ref, tell, log bool, wh
 		return
 	}
 	p.mu.Lock()
-	unsaid, due := p.unmet.Due(time.Now())
+	unsaid, due := p.unanswered.Due(time.Now())
 	p.mu.Unlock()
 	if due {
 		logger.Warn("worker is in etcd but not connected", slog.String("error", why), slog.Int("unsaid", unsaid))

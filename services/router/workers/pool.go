@@ -36,17 +36,17 @@ type Pool struct {
 	notify  func(routing.Event)
 	log     *slog.Logger
 
-	// Lanes for attempts to connect: to workers that have answered before, to new ones, and to
+	// Limits of attempts to connect: to workers that have answered before, to new ones, and to
 	// all others. So records at which nobody answers do not delay workers that work.
 	known, first, others *dialLimiter
 	lists                chan struct{} // holds a token for each ListBlocks that runs
 
-	mu      sync.Mutex
-	closed  bool
-	members map[routing.Ref]*member
-	number  uint64 // of the last connection
-	unmet   logthrottle.Throttle
-	wait    sync.WaitGroup
+	mu         sync.Mutex
+	closed     bool
+	members    map[routing.Ref]*member
+	number     uint64 // of the last connection
+	unanswered logthrottle.Throttle
+	wait       sync.WaitGroup
 }
 
 // Sizes of the dial limiters.
@@ -80,7 +80,7 @@ type connection struct {
 // notify, which must not block. What it reports of a worker may come after Remove: see Connection.
 func NewPool(dial func(string) (*grpc.ClientConn, error), timeout time.Duration, notify func(routing.Event), log *slog.Logger) *Pool {
 	return &Pool{
-		dial: dial, timeout: timeout, notify: notify, log: log, members: make(map[routing.Ref]*member), unmet: logthrottle.Throttle{Every: unansweredEvery, Burst: unansweredBurst},
+		dial: dial, timeout: timeout, notify: notify, log: log, members: make(map[routing.Ref]*member), unanswered: logthrottle.Throttle{Every: unansweredEvery, Burst: unansweredBurst},
 		known: &dialLimiter{free: maxKnownAttempts}, first: &dialLimiter{free: maxFirstAttempts, newestFirst: true}, others: &dialLimiter{free: maxOtherAttempts},
 		lists: make(chan struct{}, maxLists),
 	}
