@@ -198,6 +198,8 @@ func TestBenchMistakes(t *testing.T) {
 		{serve("--rate=0"), 2, "--rate: 0 sends no requests: pass a rate above 0"},
 		{serve("--rate=-3"), 2, "--rate: -3 is outside what can be sent: pass more than 0, and at most 1000000 requests a second"},
 		{serve("--addr=127.0.0.1:1", "--rate=1"), 1, "127.0.0.1:1"},
+		{serve("--addr=http://x", "--rate=1"), 2, "--addr: connect to \"http://x\": this is a URL"},
+		{[]string{"bench", "overload", "--addr=x:none", "--slo=ttft:p90<1s"}, 2, "--addr: connect to \"x:none\": \"none\" is not a port"},
 		{serve("--openai=http://127.0.0.1:1", "--rate=1"), 1, "127.0.0.1:1"},
 		{serve("--openai=ftp://x", "--rate=1"), 2, "ftp"},
 		{serve("--openai=http://y", "--openai-api=zz", "--rate=1"), 2, "use --openai-api completions"},

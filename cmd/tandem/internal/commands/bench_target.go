@@ -82,6 +82,9 @@ func (b *benchTarget) open() (client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkRouterAddress(b.addr); err != nil {
+		return nil, fmt.Errorf("--addr: %w", err)
+	}
 	as, err := b.access.open(b.cmd)
 	if err != nil {
 		return nil, err

@@ -251,6 +251,9 @@ not complete more than 1% of the requests, or if the client was the limit.`,
 		case prefill > 0 && decode == 0:
 			return usageError(cmd, "--prefill needs --decode: pass both, as the mesh has them")
 		}
+		if err := checkRouterAddress(addr); err != nil {
+			return usageError(cmd, "--addr: "+err.Error())
+		}
 		question, err := flags.read(cmd)
 		if err != nil {
 			return err

@@ -112,6 +112,7 @@ func TestPlanMistakes(t *testing.T) {
 		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--prefill", "2"}, 2, "--prefill needs --decode"},
 		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--within", "0"}, 2, "--within: 0 must be above 0"},
 		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--addr", "127.0.0.1:1"}, 1, "127.0.0.1:1"},
+		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--addr", "http://x"}, 2, "--addr: connect to \"http://x\": this is a URL"},
 		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--decode", "1", "--addr", addr}, 1, "pass --model with the model of the mesh\n"},
 		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--ca", "/nowhere.pem"}, 2, "/nowhere.pem"},
 	} {

@@ -27,19 +27,27 @@ const maxMessageBytes = 64 << 20
 //
 // Without a host it is this one, as for what listens.
 func dial(addr string, as caller) (*grpc.ClientConn, error) {
-	scheme, _, isURL := strings.Cut(addr, "://")
-	if isURL && scheme != "unix" {
-		return nil, fmt.Errorf("connect to %q: this is a URL: pass the router's gRPC address as host:port or unix:///path", addr)
+	if err := checkRouterAddress(addr); err != nil {
+		return nil, err
 	}
 	if strings.HasPrefix(addr, ":") {
 		addr = "127.0.0.1" + addr
 	}
+	return rpc.Dial(addr, rpc.ClientConfig{Name: "tandem", MaxReceiveBytes: maxMessageBytes, Credentials: as.transport, APIKey: as.apiKey})
+}
+
+// checkRouterAddress says what is wrong with an address, which is seen before anybody is called.
+func checkRouterAddress(addr string) error {
+	scheme, _, isURL := strings.Cut(addr, "://")
+	if isURL && scheme != "unix" {
+		return fmt.Errorf("connect to %q: this is a URL: pass the router's gRPC address as host:port or unix:///path", addr)
+	}
 	if _, port, err := net.SplitHostPort(addr); err == nil && !isURL && port != "" {
 		if _, err := net.LookupPort("tcp", port); err != nil {
-			return nil, fmt.Errorf("connect to %q: %q is not a port: give host:port or unix:///path", addr, port)
+			return fmt.Errorf("connect to %q: %q is not a port: give host:port or unix:///path", addr, port)
 		}
 	}
-	return rpc.Dial(addr, rpc.ClientConfig{Name: "tandem", MaxReceiveBytes: maxMessageBytes, Credentials: as.transport, APIKey: as.apiKey})
+	return nil
 }
 
 // dialRouters is dial for each of the addresses, which have commas between them. A Unix socket,
