@@ -33,7 +33,8 @@ func (c *Constraint) Later() bool {
 	return c.later
 }
 
-// waits says whether a mask is not begun now: that of a place after so many tokens.
+// waits says whether a mask is not begun now: that of a place after so many tokens. An output that has
+// no work left does not wait for any.
 func (c *Constraint) waits(at *place, tokens int) bool {
-	return at.mask == nil && !at.slow && tokens > c.first && c.budget.Empty()
+	return at.mask == nil && !at.slow && tokens > c.first && !c.grammar.masks.exhausted() && c.budget.Empty()
 }

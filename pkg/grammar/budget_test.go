@@ -87,3 +87,25 @@ func TestWhatTheBudgetBounds(t *testing.T) {
 		t.Error("it waits in the next step too")
 	}
 }
+
+// An output that has taken all its work ends at once: it does not wait for a budget that others empty.
+func TestWhoHasNoWorkLeftDoesNotWait(t *testing.T) {
+	longtest.OneGoroutine(t)
+	form, last := laborious(t)
+	r := rand.New(rand.NewPCG(3, 6))
+	budget := new(grammar.Budget)
+	c := form.Constrain([]int32{eos})
+	c.Within(budget, 0)
+	var so []int32
+	for !c.OutOfEffort() && len(so) < 1000 {
+		so = append(so, last-int32(r.IntN(1<<12)))
+		budget.Refill()
+		c.Prepare(so)
+	}
+	for !budget.Empty() { // others
+		budget.Take(1 << 22)
+	}
+	if c.Allowed(so) != nil || c.Later() || !c.OutOfEffort() {
+		t.Error("it is to ask later")
+	}
+}

@@ -60,3 +60,6 @@ const MostEffort = stepEffort + maxMaskWork
 
 // Places is how many places an output keeps.
 func (c *Constraint) Places() int { return len(c.places) }
+
+// Take is what outputs do to a budget.
+func (b *Budget) Take(effort int) { b.take(effort) }
