@@ -22,7 +22,8 @@ func (b *Budget) take(effort int) {
 	}
 }
 
-// Within has the masks after more than first tokens wait while a budget is empty, unless they are known.
+// Within has the masks after more than first tokens, with -1 all, wait while a budget is empty, unless they
+// are known.
 // It is called before the other methods.
 func (c *Constraint) Within(budget *Budget, first int) { c.budget, c.first = budget, first }
 

@@ -181,13 +181,18 @@ func (d *Driver) Prefill(p worker.Prefill) *Sequence {
 }
 
 // admit gets a request ready before the scheduler has it: it hashes the prompt, since no step waits for
-// that, and bounds the work for its masks in each step but that of its first draw.
+// that, and bounds the work for its masks in each step. The only draw of a prompt is not put off: its KV is
+// on its way.
 func (d *Driver) admit(r *scheduler.Request) {
 	if r.Hashes == nil {
 		r.Hashes = d.BlockHashes(r.Salt, r.Tokens)
 	}
 	if c, is := r.Constraint.(*grammar.Constraint); is {
-		c.Within(&d.maskBudget, r.Generated)
+		first := -1
+		if r.Kind == scheduler.PrefillOnly {
+			first = r.Generated
+		}
+		c.Within(&d.maskBudget, first)
 	}
 }
 
