@@ -70,8 +70,12 @@ func (s *Scheduler) stepDone(e StepDone) {
 // token after them.
 func (s *Scheduler) takeDrawn(q *sequence, e *StepDone, i int, work *engine.Sequence, drafts []int32, accepted int) {
 	sample, known := work.Sample, known(work)
-	if len(drafts) > 0 {
-		s.verified(q, len(drafts), accepted)
+	verified := len(drafts)
+	if e.Tokens[i] == sampler.Later {
+		verified = accepted // nothing was drawn in the place of the others
+	}
+	if verified > 0 {
+		s.verified(q, verified, accepted)
 	}
 	for j, token := range drafts[:accepted] {
 		var logprobs *sampler.Logprobs
