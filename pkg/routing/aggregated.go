@@ -32,7 +32,7 @@ func (rt *Router) aggregatedPrefills(s *search, decodes fitness) *candidates {
 		workers = rt.sample(s, workers, aggregatedMost, func(w *worker) bool { return w.takesAggregated && w.of(model) && !s.foreign(w) })
 	}
 	c := rt.filterSome(s, controlv1.Role_ROLE_DECODE, workers, nil)
-	c.unlooked = n - len(c.all)
+	c.skipped = n - len(c.all)
 	prompts, sent := 0., 0.
 	if !s.allAggregated {
 		prompts, sent = rt.promptsPerMs(s.request.Model)

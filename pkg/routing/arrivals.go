@@ -99,8 +99,8 @@ func (t *traffic) recordArrival(now time.Time, r *Request) {
 	}
 }
 
-// recordDispatch takes in that a request was dispatched to a worker that has to compute so many of its tokens.
-// atPrefill: that is a prefill worker; sent: which sends their KV.
+// recordDispatch takes in a request that was dispatched, and how many of its tokens its worker has to compute.
+// atPrefill: a prefill worker computes them; sent: and sends their KV to a decode worker.
 func (t *traffic) recordDispatch(now time.Time, r *Request, uncached int, atPrefill, sent bool) {
 	if t == nil {
 		return

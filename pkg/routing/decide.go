@@ -58,7 +58,7 @@ func (rt *Router) decide(now time.Time, e *entry) (fitness, Refusal) {
 	if e.request.Version != (Version{}) || result <= later || result == tooSlow {
 		return result, refusal
 	}
-	first := *e // what is told of a request that no version serves is of its own
+	own := *e // what is told of a request that no version serves is of its own one
 	for _, o := range rt.served[e.request.Model] {
 		v := o.current()
 		if v == e.version || v == (Version{}) {
@@ -69,7 +69,7 @@ func (rt *Router) decide(now time.Time, e *entry) (fitness, Refusal) {
 			return other, why
 		}
 	}
-	e.refused, e.pool, e.prefillMayAggregate = first.refused, first.pool, first.prefillMayAggregate
+	e.refused, e.pool, e.prefillMayAggregate = own.refused, own.pool, own.prefillMayAggregate
 	return result, refusal
 }
 
@@ -110,7 +110,7 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	rt.lookAhead(s)
 	holder, aggregatedHolder := rt.toHolder(s, decodes, aggregatedPrefills)
 	p, found := rt.place(s, holder, aggregatedHolder)
-	if !found && holder != decodes { // no prefill worker can send to the holder
+	if !found && holder != decodes && p.prefills.fitness > later { // none can send to the holder, and will not soon
 		p, found = rt.place(s, decodes, aggregatedPrefills)
 	}
 	if !found {
@@ -285,7 +285,7 @@ func (rt *Router) dispatchPrefill(s *search, action *Dispatch, prefills *candida
 
 // disaggregates reports whether r's prompt is for a prefill worker, if one can send
 // to a decode worker that lacks so many tokens of it. In mode auto, a request whose KV
-// did not arrive once does not risk it again, and none is where all workers alike serve more.
+// did not arrive once does not risk it again, and none does where aggregated serving meets more SLOs.
 func (rt *Router) disaggregates(s *search, uncached int) bool {
 	r := s.request
 	switch rt.mode(r) {

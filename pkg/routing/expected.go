@@ -123,18 +123,15 @@ func (rt *Router) computed(now time.Time, id string) {
 }
 
 // confirm forgets what was expected of a worker that has computed it, if the index has it or it is
-// believed no more. It says whether the index has what somebody who waits may share.
-func (rt *Router) confirm(now time.Time, w *worker) (more bool) {
+// believed no more.
+func (rt *Router) confirm(now time.Time, w *worker) {
 	w.expected = slices.DeleteFunc(w.expected, func(e *expectation) bool {
-		indexed := rt.index.Holds(w.ref.ID, e.hashes[len(e.hashes)-1])
-		more = more || indexed && rt.queue.mayShare(e.hashes)
-		over := indexed || !now.Before(e.until)
+		over := !now.Before(e.until) || rt.index.Holds(w.ref.ID, e.hashes[len(e.hashes)-1])
 		if over {
 			rt.expected.forget(e)
 		}
 		return over
 	})
-	return more
 }
 
 // forgetExpected forgets what was expected of a worker that is dropped.

@@ -42,7 +42,7 @@ func (s *search) shown(decodes *candidates, decode *candidate, prefills *candida
 		for _, c := range first {
 			list = append(list, c.shown(of.role))
 		}
-		others = append(others, counted(of.role, rest, of.from.unlooked)...)
+		others = append(others, counted(of.role, rest, of.from.skipped)...)
 	}
 	return list, others
 }
@@ -105,7 +105,7 @@ func short(text string, most int) string {
 }
 
 // counted counts candidates by what spoke against them, most first.
-func counted(role controlv1.Role, rest []*candidate, unlooked int) (out []*controlv1.OtherCandidates) {
+func counted(role controlv1.Role, rest []*candidate, skipped int) (out []*controlv1.OtherCandidates) {
 	add := func(reason string, n int) {
 		i := slices.IndexFunc(out, func(o *controlv1.OtherCandidates) bool { return o.GetReason() == reason })
 		if i < 0 {
@@ -117,8 +117,8 @@ func counted(role controlv1.Role, rest []*candidate, unlooked int) (out []*contr
 		kind, _, _ := strings.Cut(c.reason, ":")
 		add(cmp.Or(short(kind, reasonBytes), costlier), 1)
 	}
-	if unlooked > 0 {
-		add(notLookedAt, unlooked)
+	if skipped > 0 {
+		add(notLookedAt, skipped)
 	}
 	slices.SortFunc(out, func(a, b *controlv1.OtherCandidates) int {
 		return cmp.Or(cmp.Compare(b.GetWorkers(), a.GetWorkers()), strings.Compare(a.GetReason(), b.GetReason()))
@@ -146,7 +146,7 @@ func (rt *Router) explain(s *search, decode, prefill *candidate, prefills *candi
 			prefill.worker.ref.ID, prefill.firstMs, prefill.queueMs, o.firstMs, o.worker.ref.ID)
 		switch {
 		case s.allPromptsOnPrefill:
-			reason += "; requests are refused for want of time, and prefill and decode workers apart serve more of them than all workers alike"
+			reason += "; requests are refused for want of time, and disaggregated serving has more of them in time than aggregated serving"
 		case o.delaysOthersMs > 0:
 			reason += fmt.Sprintf(", which would delay others there by %.1f ms in all", o.delaysOthersMs)
 		case o.firstMs < prefill.firstMs:
@@ -163,7 +163,7 @@ func (rt *Router) explain(s *search, decode, prefill *candidate, prefills *candi
 	case mode == inferencev1.Mode_MODE_AGGREGATED:
 		return whose + "aggregated mode", false
 	case prefills == nil && s.allAggregated && decode.uncached >= rt.threshold():
-		return "one worker does all: requests are refused for want of time, and all workers alike serve more of them than prefill and decode workers apart", false
+		return "one worker does all: requests are refused for want of time, and aggregated serving has more of them in time than disaggregated serving", false
 	case prefills == nil && unreached && decode.uncached >= rt.threshold():
 		return fmt.Sprintf("one worker does all because KV could not be sent from %s: %s", failed, why), true
 	case prefills == nil:

@@ -68,11 +68,11 @@ func (c *candidate) places() int { return c.worker.maxSequences - c.reservedPlac
 
 // candidates are the workers of one role that a search looked at.
 type candidates struct {
-	all      []candidate
-	unlooked int          // workers of the role that it did not look at
-	listed   []*candidate // by fittest
-	fitness  fitness      // of the fittest
-	reason   string       // why none may take the request
+	all     []candidate
+	skipped int          // workers of the role that it did not look at
+	listed  []*candidate // by fittest
+	fitness fitness      // of the fittest
+	reason  string       // why none may take the request
 	// path is the last of the broken ones, and broken why it is; empty: none is.
 	path   path
 	broken string
@@ -110,7 +110,7 @@ func (c *candidates) usable() (n int) {
 			n++
 		}
 	}
-	return max(n, 1) * (len(c.all) + c.unlooked) / max(len(c.all), 1)
+	return max(n, 1) * (len(c.all) + c.skipped) / max(len(c.all), 1)
 }
 
 // every lists all of them, as fittest does.

@@ -20,7 +20,7 @@ func (rt *Router) toHolder(s *search, decodes, aggregatedPrefills *candidates) (
 			break
 		}
 		only, none := rt.lists.next(), rt.lists.next()
-		only.all, only.fitness, only.unlooked = append(only.all, c), fit, list.usable()-1
+		only.all, only.fitness, only.skipped = append(only.all, c), fit, list.usable()-1
 		if list == decodes {
 			return only, none
 		}

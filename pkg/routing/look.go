@@ -29,7 +29,7 @@ func (rt *Router) filterSome(s *search, role controlv1.Role, workers []*worker, 
 	if len(workers) > lookMost {
 		aggregated := workers[0].role != role // prefill workers are to do what decode workers do
 		if c := rt.filter(s, role, rt.sample(s, workers, lookMost, func(w *worker) bool { return w.takesAggregated || !aggregated }), to); c.fitness == fit {
-			c.unlooked = len(workers) - len(c.all)
+			c.skipped = len(workers) - len(c.all)
 			return c
 		}
 	}

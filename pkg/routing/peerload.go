@@ -189,25 +189,23 @@ func (q *queue) tell(now time.Time) (out []*controlv1.HeldRequests) {
 	return out
 }
 
-// routerReported takes in what another router says. It reports whether somebody may get a place that a
-// request of that router had before.
-func (rt *Router) routerReported(now time.Time, report *controlv1.RouterReport) (more bool) {
+// routerReported takes in what another router says.
+func (rt *Router) routerReported(now time.Time, report *controlv1.RouterReport) {
 	origin := report.GetOrigin()
 	at, known := rt.findRouter(origin.GetId())
 	if !known || rt.otherRouters[at].epoch != origin.GetEpoch() {
-		return false
+		return
 	}
 	t := rt.otherRouters[at]
-	more = len(t.sent) > 0 && rt.queue.wantsPlace()
 	switch t.trust.judge(now, origin.GetSequence(), report, tellEvery) {
 	case ignored:
-		return false
+		return
 	case contradicts:
 		rt.elsewhere.forget(t)
 		t.refusedAt = time.Time{}
 		rt.refused()
 		rt.out = append(rt.out, Distrusted{Worker: Ref{origin.GetId(), t.epoch}, Why: DistrustRouter, Wait: t.trust.doubt(now)})
-		return more
+		return
 	}
 	rt.peerReports++
 	rt.elsewhere.said(now, t, rt.peerReports)
@@ -266,7 +264,6 @@ func (rt *Router) routerReported(now time.Time, report *controlv1.RouterReport) 
 		}
 		t.held = append(t.held, held)
 	}
-	return more
 }
 
 // aheadElsewhere is what waits at other routers and goes before e.

@@ -95,13 +95,11 @@ func (x *elsewhere) forget(t *otherRouter) {
 	t.report, t.sent, t.held = 0, t.sent[:0], t.held[:0]
 }
 
-// expire forgets what was said before a time. It says whether there was something.
-func (x *elsewhere) expire(before time.Time) (forgotten bool) {
+// expire forgets what was said before a time.
+func (x *elsewhere) expire(before time.Time) {
 	for len(x.told) > 0 && x.told[0].at.Before(before) {
 		x.forget(x.told[0])
-		forgotten = true
 	}
-	return forgotten
 }
 
 // share is what counts of a worker; nil: nothing does.

@@ -7,13 +7,12 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
-// In overload, what the workers serve depends on how all requests use the pools. Either all are disaggregated:
-// prefill workers compute prompts only. Or all are aggregated: each worker does all of what it gets. A few
-// sequences that decode on a worker full of prompts shorten its steps, and
-// many cost little more, so that one of the two serves more than what lies between: choosing the
-// cheaper placement for one request after another does not find it. A router that refuses requests for
-// want of time therefore compares both for the requests that come, and for a while goes by the better
-// one.
+// In overload, what the workers serve depends on how all requests use the pools. Either all are
+// disaggregated, and prefill workers compute prompts only; or all are aggregated, and each worker does all
+// of what it gets. A few sequences that decode on a worker full of prompts shorten its steps, and many cost
+// little more, so that one of the two serves more than what lies between. Choosing the cheaper placement for
+// one request after another does not find it. A router that refuses requests for want of time therefore
+// compares both for the requests that come, and goes by the better one for a while.
 
 // demand is what requests for a model ask for, on average.
 type demand struct {

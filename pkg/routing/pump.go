@@ -207,8 +207,12 @@ func (rt *Router) try(now time.Time, e *entry, groups *waits) (gone bool) {
 	}
 }
 
-// schedule notes when the queue has to be looked at again, if nothing happens.
+// schedule notes when the queue has to be looked at again, if nothing happens. Some places become free
+// without a load report: that another router's request took, or that shares blocks that are cached now.
 func (rt *Router) schedule() {
+	if rt.queue.wantsPlace() {
+		rt.queue.soon(rt.now.Add(reportSpacing))
+	}
 	for e := range rt.queue.all() {
 		rt.queue.soon(e.until)
 		if !e.noWorkerSince.IsZero() {

@@ -10,7 +10,6 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
-	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
 // entry is a request that waits.
@@ -125,21 +124,6 @@ type queue struct {
 
 // wantsPlace reports whether somebody waits for a place at a worker, and not just for one that has less to do.
 func (q *queue) wantsPlace() bool { return len(q.ids) > 0 && !q.allHeld }
-
-// mayShare reports whether somebody waits for a place whose prompt begins with the first of some blocks.
-func (q *queue) mayShare(hashes []kvcache.Hash) bool {
-	if !q.wantsPlace() || len(hashes) == 0 {
-		return false
-	}
-	for _, e := range q.ids {
-		for _, p := range e.prefixes {
-			if len(p.hashes) > 0 && p.hashes[0] == hashes[0] {
-				return true
-			}
-		}
-	}
-	return false
-}
 
 // soon lets due be no later than t.
 func (q *queue) soon(t time.Time) {

@@ -155,8 +155,8 @@ func (rt *Router) taken(now time.Time, e Taken) bool {
 			w.reserveMs = average(w.reserveMs, now.Sub(s.at), averageWeight)
 		}
 	}
-	if w.probe.id != e.ID { // others may share its blocks from now on
-		return s != nil && rt.queue.mayShare(s.hashes)
+	if w.probe.id != e.ID {
+		return false
 	}
 	probed := w.probe
 	w.probe = probe{}

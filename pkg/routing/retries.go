@@ -11,8 +11,8 @@ import (
 
 // A fleet on which most attempts fail is not helped by trying everything again. So retries are a share
 // of the requests at most: of those that came lately, or of those that run and wait if they are more. The
-// first retry of a request whose worker is lost is free, since a worker that dies, or whose connection breaks, leaves as
-// many to be tried again as it had, which may be all. Workers that hang, or whose engine fails, may do so
+// first retry of a request whose worker is lost is free, since a worker that dies, or whose connection
+// breaks, leaves as many to be tried again as it had, which may be all. Workers that hang, or whose engine fails, may do so
 // because they have too much to do. What a worker refuses before it begins is no retry.
 
 const (

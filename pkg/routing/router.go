@@ -121,8 +121,8 @@ func New(config Config, random Rand) *Router {
 func (rt *Router) Handle(now time.Time, event Event) []Action {
 	rt.now, rt.out = now, nil
 	rt.workersDue.known = rt.workersDue.known && ofRequestsAlone(event)
-	forgotten := rt.elsewhere.expire(now.Add(-toldLasts))
-	pump := rt.take(now, event) || forgotten && rt.queue.wantsPlace()
+	rt.elsewhere.expire(now.Add(-toldLasts))
+	pump := rt.take(now, event)
 	if rt.pinVersionsDue(now) {
 		rt.pinVersions(now)
 		pump = true
@@ -165,9 +165,11 @@ func (rt *Router) take(now time.Time, event Event) (pump bool) {
 	case LoadReported:
 		return rt.reported(now, e.Report)
 	case RouterReported:
-		return rt.routerReported(now, e.Report)
+		rt.routerReported(now, e.Report)
+		return false
 	case BlocksChanged:
-		return rt.blocks(now, e.Event)
+		rt.blocks(now, e.Event)
+		return false
 	case BlocksListed:
 		return rt.listed(now, e)
 	case Arrived:
@@ -245,9 +247,6 @@ func (rt *Router) Next() (time.Time, bool) {
 	if len(rt.queue.ids) > 0 {
 		earlier(rt.nextReopening()) // some may wait for it
 		earlier(rt.nextOfWaiting())
-	}
-	if told := rt.elsewhere.told; len(told) > 0 && rt.queue.wantsPlace() {
-		earlier(told[0].at.Add(toldLasts + 1)) // a place may be free that it took
 	}
 	earlier(rt.nextOfWorkers())
 	return next, !next.IsZero()

@@ -79,22 +79,22 @@ func (rt *Router) UnsureWorkers(now time.Time) (n int) {
 	return n
 }
 
-// blocks takes in a KV event. It says whether others may share blocks from now on.
-func (rt *Router) blocks(now time.Time, event *controlv1.KvEvent) (more bool) {
+// blocks takes in a KV event.
+func (rt *Router) blocks(now time.Time, event *controlv1.KvEvent) {
 	origin := event.GetOrigin()
 	w := rt.worker(Ref{origin.GetId(), origin.GetEpoch()})
 	if w == nil {
-		return false
+		return
 	}
 	w.heardAt = now
 	stored := appendHashes(rt.hashes[:0], event.GetStored())
 	rt.hashes = appendHashes(stored, event.GetRemoved())
 	if rt.index.Apply(w.ref.ID, w.ref.Epoch, origin.GetSequence(), rt.hashes[:len(stored)], rt.hashes[len(stored):]) {
 		w.applied = max(w.applied, origin.GetSequence())
-		return rt.confirm(now, w)
+		rt.confirm(now, w)
+		return
 	}
 	rt.lost(now, w)
-	return false
 }
 
 // announced takes in the number of a worker's last KV event, by a load report. It may come before
@@ -178,9 +178,9 @@ func (rt *Router) setListing(w *worker, listing bool) {
 	rt.workersDue.known = false
 }
 
-// listed takes in the answer to ListBlocks, or a part of it. It says whether requests that wait may go on:
-// the worker turned out to be another one, or others may share blocks from now on.
-func (rt *Router) listed(now time.Time, e BlocksListed) (more bool) {
+// listed takes in the answer to ListBlocks, or a part of it. It says whether the worker turned
+// out to be another one.
+func (rt *Router) listed(now time.Time, e BlocksListed) (lost bool) {
 	w := rt.worker(e.Worker)
 	if w == nil {
 		return false
@@ -198,16 +198,16 @@ func (rt *Router) listed(now time.Time, e BlocksListed) (more bool) {
 	case e.More:
 		rt.index.Part(w.ref.ID, w.ref.Epoch, e.Response.GetSequence(), e.Came, appendHashes(nil, e.Response.GetBlockHashes()))
 	default:
-		more = rt.snapshot(now, w, e)
+		rt.snapshot(now, w, e)
 	}
 	if !e.More {
 		rt.listAll(now)
 	}
-	return more
+	return false
 }
 
-// snapshot takes in a worker's prefix cache. It says whether others may share blocks from now on.
-func (rt *Router) snapshot(now time.Time, w *worker, e BlocksListed) (more bool) {
+// snapshot takes in a worker's prefix cache.
+func (rt *Router) snapshot(now time.Time, w *worker, e BlocksListed) {
 	w.listFailures, w.heardAt = 0, now
 	w.checkAt = now.Add(checkEvery + w.spread(checkEvery/2))
 	w.applied = 0 // the snapshot may be older
@@ -215,10 +215,10 @@ func (rt *Router) snapshot(now time.Time, w *worker, e BlocksListed) (more bool)
 	if w.unlisted {
 		w.doubt(now)
 		w.listNext = now.Add(listRetry)
-		return false
+		return
 	}
 	w.doubtedAt, w.gap = time.Time{}, false
-	return rt.confirm(now, w)
+	rt.confirm(now, w)
 }
 
 // checkHeard asks for the prefix cache of a worker of which nothing is heard.

@@ -79,8 +79,8 @@ func (m opt) disaggregatedLayouts(gpus int, p placement) (all []layout) {
 type fabric struct{ name, text string }
 
 var (
-	// free is the network of DistServe's simulator, which has no term for transfers.
-	free   = fabric{"free", "{latency: 1us}"}
+	// free is as DistServe's simulator, which has no term for transfers. It has a bandwidth for the router to learn.
+	free   = fabric{"free", "{latency: 1us, bandwidth: 100000GB/s}"}
 	nvLink = fabric{"NVLink, 300 GB/s", "{latency: 20us, bandwidth: 300GB/s}"}
 	// ethernet connects the nodes of DistServe's testbed.
 	ethernet = fabric{"25 Gbit/s", "{latency: 50us, bandwidth: 3.125GB/s}"}

@@ -92,7 +92,7 @@ type Ratio struct {
 	// Noise is how far the value may differ from the committed one, either way. It covers
 	// other seeds and, for live measurements, other machines.
 	Noise float64 `json:"noise"`
-	// Rounds says how many rounds the value is of, if some gave none.
+	// Rounds says how many rounds gave no value, if some did: the value is that of the others.
 	Rounds string `json:"rounds,omitempty"`
 	// Paper is the published figure; empty if there is none.
 	Paper string `json:"paper,omitempty"`

@@ -89,14 +89,14 @@ func TestNewRatio(t *testing.T) {
 	}
 }
 
-// A round without a denominator is left out, and the page says so instead of how much rounds differ.
+// Where a round has no denominator, the page says so and gives no ratio.
 func TestRatioOfSomeRounds(t *testing.T) {
 	for _, c := range []struct {
 		by   []float64
 		want string
 	}{
 		{[]float64{2, 2}, "| 2 ± 0.1 |"},
-		{[]float64{0, 2}, "| 2 (1 of 2 rounds; the rest met no SLO) |"},
+		{[]float64{0, 2}, "| none in 1 of 2 rounds |"},
 		{[]float64{0, 0}, ""},
 	} {
 		r := &evidence.Result{Section: "distserve"}

@@ -1,6 +1,7 @@
 package evidence
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -20,31 +21,66 @@ When do separate prefill and decode workers meet more SLOs, and when not? ` + "`
 - Time is virtual unless a table says otherwise: routers and workers are the code that serves live traffic, and step times come from published or measured profiles in [profiles](profiles). [simulation.md](simulation.md) says what is simulated.
 - The figures are worth what the simulation is worth: [benchmarks.md](benchmarks.md#simulated-and-live) compares one worker with a live one under the same load (` + "`tandem bench simulated --virtual`" + `), and [planning.md](planning.md#how-far-predictions-were-off) up to 2 + 2 workers.
 - Equal seeds give equal results on every machine.
-- KV is sent in eight or ten parts, each of several layers, which makes fewer events. A search ends a run as soon as it is certain on which side of the SLO it is.
 - The command above a table makes its figures again.
+- KV is sent in eight or ten parts, each of several layers, which makes fewer events. A search ends a run as soon as it is certain on which side of the SLO it is.
 `
 
 // WriteMarkdown writes the page.
 func (d *Document) WriteMarkdown(w io.Writer) error {
 	var out strings.Builder
 	out.WriteString(heading)
-	maps := slices.IndexFunc(d.Results, func(r *Result) bool { return !strings.HasPrefix(r.Section, mapPrefix) })
+	out.WriteString(d.inShort())
+	afterMaps := slices.IndexFunc(d.Results, func(r *Result) bool { return !strings.HasPrefix(r.Section, mapPrefix) })
 	for i, r := range d.Results {
-		if i == maps {
+		if i == afterMaps {
 			d.writeRatios(&out)
 		}
 		r.writeMarkdown(&out)
 	}
-	if maps < 0 {
+	if afterMaps < 0 {
 		d.writeRatios(&out)
 	}
 	_, err := io.WriteString(w, out.String())
 	return err
 }
 
+// inShort answers the page's question with what was measured.
+func (d *Document) inShort() string {
+	var points []string
+	for _, r := range d.Results {
+		if name, is := strings.CutPrefix(r.Section, mapPrefix); is {
+			worst, best := r.ratio(worstOfMap), r.ratio(bestOfMap)
+			points = append(points, fmt.Sprintf("%s of the better placement at its worst and %s times `aggregated` at its best (%s SLO)", report.Digits(worst.Value), report.Digits(best.Value), name))
+		}
+	}
+	var least, most float64
+	for _, r := range d.Results {
+		for _, ratio := range r.Ratios {
+			if strings.HasSuffix(ratio.Name, ": goodput of disaggregated over aggregated") && ratio.Value > 0 {
+				least, most = cmp.Or(min(least, ratio.Value), ratio.Value), max(most, ratio.Value)
+			}
+		}
+	}
+	if len(points) == 0 || least == 0 {
+		return ""
+	}
+	return fmt.Sprintf("\nIn short: separate workers pay where tokens must come soon and the network is fast, as the maps show. Mode `auto`, in which the router chooses for each request, serves %s. With DistServe's applications, whose SLOs bound the mean time of a token, separate workers serve %s to %s times as many requests as the same GPUs that do both phases.\n",
+		strings.Join(points, ", "), report.Digits(least), report.Digits(most))
+}
+
+// ratio is the headline ratio of a name; zero if there is none.
+func (r *Result) ratio(name string) Ratio {
+	for _, ratio := range r.Ratios {
+		if ratio.Name == name {
+			return ratio
+		}
+	}
+	return Ratio{}
+}
+
 // writeRatios is the table of all ratios.
 func (d *Document) writeRatios(out *strings.Builder) {
-	out.WriteString("\n## Headline ratios\n\nCI measures the small version of a ratio, with fewer requests, and fails if it moves by more than its noise, which covers other seeds. It has no small version of some.\n\n")
+	out.WriteString("\n## Headline ratios\n\nCI measures a smaller version of a ratio (fewer requests; fewer workers for `scale`, `policies` and `splitwise`), and fails if it moves by more than its noise, ±, which covers other seeds. Some have no smaller version.\n\n")
 	out.WriteString("| section | ratio | measured | published | small, with its noise |\n|---|---|---|---|---|\n")
 	for _, r := range d.Results {
 		for _, ratio := range r.Ratios {
@@ -58,6 +94,9 @@ func (d *Document) writeRatios(out *strings.Builder) {
 			if published == "" {
 				published = "none"
 			}
+			if ratio.Value == 0 && small == "none" {
+				continue // one of the two serves nothing
+			}
 			fmt.Fprintf(out, "| [%s](#%s) | %s | %s | %s | %s |\n", r.Section, anchor(r.Title), ratio.Name, ratio.text(), published, small)
 		}
 	}
@@ -65,7 +104,7 @@ func (d *Document) writeRatios(out *strings.Builder) {
 
 func (r Ratio) text() string {
 	if r.Rounds != "" {
-		return fmt.Sprintf("%s (%s)", report.Digits(r.Value), r.Rounds)
+		return r.Rounds
 	}
 	if r.Value == 0 {
 		return "none"

@@ -56,8 +56,8 @@ func mapResult(all []mapped, options Options, o objective, prompts, outputs []in
 			"Routers learn the bandwidth from the transfers.",
 		},
 		Ratios: []Ratio{
-			mapRatio("auto over the better placement, worst point", all, worst, capacities.ofBetter),
-			mapRatio("auto over aggregated, best point", all, best, capacities.ofAggregated),
+			mapRatio(worstOfMap, all, worst, capacities.ofBetter),
+			mapRatio(bestOfMap, all, best, capacities.ofAggregated),
 		},
 	}
 	grids := heatMap{title: "Capacity, disaggregated over aggregated; below: auto over the better"}
@@ -79,6 +79,12 @@ func mapResult(all []mapped, options Options, o objective, prompts, outputs []in
 	r.Pictures = []Picture{{Name: mapPrefix + o.name, Alt: "Where disaggregation pays off, by lengths, SLO and bandwidth", SVG: grids.svg()}}
 	return r
 }
+
+// The headline ratios of a map.
+const (
+	worstOfMap = "auto over the better placement, worst point"
+	bestOfMap  = "auto over aggregated, best point"
+)
 
 // roundsNote says how much rounds differ.
 func roundsNote(all []mapped, rounds int) string {

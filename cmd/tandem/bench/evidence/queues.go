@@ -125,13 +125,13 @@ func (queues) Run(ctx context.Context, o Options) (*Result, error) {
 		return nil, err
 	}
 	r := &Result{Intro: []string{
-		fmt.Sprintf("One worker that serves one request at a time, with steps of %v: an answer of %d tokens takes %v. Requests come at random. Waits are means, from when a request was due until the worker began with it, of %d rounds of %d to %d requests, the more the fuller the worker. As many again as a quarter of them come before and do not count, since the worker is empty at first.",
+		fmt.Sprintf("One worker that serves one request at a time, with steps of %v: an answer of %d tokens takes %v. Requests come at random. Waits are means, from when a request was due until the worker began with it, of %d rounds of %d to %d requests, the more the fuller the worker. A quarter as many come before and do not count, since the worker is empty at first.",
 			queueStep, queueTokens, queueTokens*queueStep, rounds, loads[0].requests, loads[len(loads)-1].requests),
 	}}
 	table := Table{
 		Title:  "Mean wait, seconds",
-		Header: []string{"lengths", "utilisation", "measured", "M/G/1", "M/M/1", "measured over M/G/1", "Lindley's recursion", "measured over that"},
-		Note:   "±: the standard error of the mean of the rounds.",
+		Header: []string{"lengths", "utilisation", "measured", "M/G/1", "M/M/1", "measured over M/G/1", "Lindley's recursion"},
+		Note:   fmt.Sprintf("±: the standard error of the mean of %d rounds.", rounds),
 	}
 	picture := chart{title: "Mean wait at one worker, in service times", xLabel: "utilisation", yLabel: "wait / service time"}
 	service := queueTokens * queueStep.Seconds()
@@ -160,7 +160,7 @@ func (queues) Run(ctx context.Context, o Options) (*Result, error) {
 			standardError := math.Sqrt(stats.Variance(measured)/float64(rounds)) / w.mg1
 			table.Rows = append(table.Rows, []string{
 				kind.name, fmt.Sprintf("%.3f", w.utilisation), fmt.Sprintf("%.3f", w.measured), fmt.Sprintf("%.3f", w.mg1), fmt.Sprintf("%.3f", w.mm1),
-				fmt.Sprintf("%.3f ± %.3f", ofLaw, standardError), fmt.Sprintf("%.3f", w.recursion), fmt.Sprintf("%.3f", ofRecursion),
+				fmt.Sprintf("%.3f ± %.3f", ofLaw, standardError), fmt.Sprintf("%.3f", w.recursion),
 			})
 			line.x, line.y = append(line.x, w.utilisation), append(line.y, w.measured/service)
 			law.x, law.y = append(law.x, w.utilisation), append(law.y, w.mg1/service)

@@ -25,8 +25,8 @@ func ratioOf(name string, mean, deviation float64, rounds int) Ratio {
 	return Ratio{Name: name, Value: round3(mean), Noise: round3(mean * max(2*deviation*math.Sqrt(2/float64(max(rounds, 1))), leastNoise))}
 }
 
-// addRatio divides round by round. Rounds whose denominator is 0 are left out, and the ratio says so;
-// if all are, there is no ratio.
+// addRatio divides round by round. Where rounds have a denominator of 0, the page says so and gives no
+// ratio; if all have, there is none.
 func (r *Result) addRatio(name string, of, by []float64, paper string) {
 	var rounds []float64
 	for i := range of {
@@ -39,7 +39,7 @@ func (r *Result) addRatio(name string, of, by []float64, paper string) {
 	}
 	ratio := newRatio(name, rounds, paper)
 	if len(rounds) < len(of) {
-		ratio.Rounds = fmt.Sprintf("%d of %d rounds; the rest met no SLO", len(rounds), len(of))
+		ratio.Rounds = fmt.Sprintf("none in %d of %d rounds", len(of)-len(rounds), len(of))
 	}
 	r.Ratios = append(r.Ratios, ratio)
 }

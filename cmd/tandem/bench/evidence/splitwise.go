@@ -78,7 +78,7 @@ func (splitwise) Run(ctx context.Context, o Options) (*Result, error) {
 	}
 	t := Table{
 		Title:  fmt.Sprintf("Highest rate within Splitwise's SLO, for about $%.0f an hour", dollars),
-		Header: []string{"machines", "layout of the first round", "requests/s", "dollars an hour", "requests/s for $100 an hour, by round"},
+		Header: []string{"machines", "layout of the first round", "requests/s, mean", "dollars an hour", "requests/s for $100 an hour, by round"},
 		Note:   "Llama 2 70B, eight GPUs a machine, lengths of Azure's conversations. SLO: how many times longer than on an empty machine with A100s, at p50, p90 and p99: TTFT 2, 3 and 6, time between tokens and whole request 1.25, 1.5 and 5. $17.60 and $38 an hour are Splitwise's prices. 25 GB/s between machines.",
 	}
 	by := make([][]float64, len(designs))

@@ -30,7 +30,7 @@ type trial struct {
 	traffic *pflag.FlagSet
 	round   int
 	// change changes the cluster before it starts, begins and ends read it when the measured window
-	// begins and ends, ended after a run; nil: nothing does.
+	// begins and ends (of a load with a duration), ended after a run; nil: nothing does.
 	change              func(*simulate.Config)
 	begins, ends, ended func(*simulate.Cluster)
 	// verdict ends a run when it is certain; nil: runs go to their end.

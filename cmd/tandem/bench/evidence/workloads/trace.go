@@ -1,7 +1,6 @@
 package workloads
 
 import (
-	"container/list"
 	"errors"
 	"fmt"
 	"io"
@@ -31,36 +30,6 @@ func ReadTrace(path string) ([]trace.Entry, error) {
 		return nil, fmt.Errorf("%s has %d requests, too few to fit anything to", path, len(all))
 	}
 	return all, nil
-}
-
-// Pooled is the share of the prompts' tokens that a single cache of so many blocks would hold. It
-// evicts the least recently used block, and a fetch takes no time.
-func Pooled(all []trace.Entry, blocks int) float64 {
-	order, places := list.New(), map[uint64]*list.Element{} // the most recently used first
-	hit, of := 0, 0
-	for _, e := range all {
-		found := true
-		for i, b := range e.Blocks {
-			if found = found && places[b] != nil; found {
-				hit += min(trace.BlockTokens, e.PromptTokens-i*trace.BlockTokens)
-			}
-		}
-		for _, b := range e.Blocks {
-			if places[b] != nil {
-				order.MoveToFront(places[b])
-				continue
-			}
-			places[b] = order.PushFront(b)
-			if order.Len() <= blocks {
-				continue
-			}
-			if last, is := order.Remove(order.Back()).(uint64); is {
-				delete(places, last)
-			}
-		}
-		of += e.PromptTokens
-	}
-	return float64(hit) / float64(of)
 }
 
 // Ideal is the share of the prompts' tokens that a prefix cache without limits would have.
