@@ -112,7 +112,7 @@ func (policies) Run(ctx context.Context, o Options) (*Result, error) {
 		Name: fmt.Sprintf("in time by %s over round-robin, bursts, mean of the sizes", routing.DefaultPolicy), Value: ratio, Noise: 0.1 * ratio,
 	})
 	for _, name := range slices.Sorted(maps.Keys(better)) {
-		r.Notes = append(r.Notes, fmt.Sprintf("`%s` has more in time than `%s`, which is the default, at %d of %d sizes.", name, routing.DefaultPolicy, better[name], len(sizes)))
+		r.Notes = append(r.Notes, fmt.Sprintf("%#q has more in time than %#q, which is the default, at %d of %d sizes.", name, routing.DefaultPolicy, better[name], len(sizes)))
 	}
 	if err := severalRouters(ctx, o, r, loads, seeds); err != nil {
 		return nil, err

@@ -110,8 +110,9 @@ func TestSections(t *testing.T) {
 func TestQueuesObeyTheFormulas(t *testing.T) {
 	t.Parallel()
 	r := small(t, "queues")
-	for i, ratio := range column(t, r.Tables[0], "measured over that") {
-		if math.Abs(ratio-1) > 0.03 {
+	exact := column(t, r.Tables[0], "Lindley's recursion")
+	for i, measured := range column(t, r.Tables[0], "measured") {
+		if ratio := measured / exact[i]; math.Abs(ratio-1) > 0.03 {
 			t.Errorf("row %d: the wait is %.3f of the exact one", i, ratio)
 		}
 	}
@@ -180,7 +181,7 @@ func TestAutoFindsTheBetterPlacement(t *testing.T) {
 func TestPoliciesOnBursts(t *testing.T) {
 	t.Parallel()
 	r := small(t, "policies")
-	if met := column(t, r.Tables[0], "4"); len(met) < 6 {
+	if met := column(t, r.Tables[0], "2"); len(met) < 6 {
 		t.Errorf("%d policies", len(met))
 	}
 }
