@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
 	"strings"
 	"testing"
 
@@ -84,6 +86,42 @@ func TestLongName(t *testing.T) {
 	if took > 160<<20 {
 		t.Errorf("%d MiB are allocated", took>>20)
 	}
+}
+
+// Long texts are read without a deep stack, also where several begin alike.
+func TestLongTexts(t *testing.T) {
+	long := strings.Repeat("a", 130000)
+	for name, source := range map[string]string{
+		"one": `{"const":"` + long + long + `"}`,
+		"two": `{"enum":["` + long + `b","` + long + `c"]}`,
+	} {
+		var err error
+		grown := stackGrowth(func() { _, err = grammar.Compile(t.Context(), schema(source), nil) })
+		if err == nil || !strings.Contains(err.Error(), "is too large") {
+			t.Errorf("%s: %.200v", name, err)
+		}
+		if grown > 1<<20 {
+			t.Errorf("%s: the stack grows by %d KiB", name, grown>>10)
+		}
+	}
+}
+
+// stackGrowth is by how many bytes the stack of a new goroutine grows within a call.
+func stackGrowth(call func()) int {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // the collector shrinks stacks
+	runtime.GC()
+	stacks := func() int {
+		sample := []metrics.Sample{{Name: "/memory/classes/heap/stacks:bytes"}}
+		metrics.Read(sample)
+		return int(sample[0].Value.Uint64())
+	}
+	grown := make(chan int)
+	go func() {
+		before := stacks()
+		call()
+		grown <- stacks() - before
+	}()
+	return <-grown
 }
 
 // A compilation whose request is gone ends before it looks at each of many values.

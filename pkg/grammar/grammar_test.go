@@ -160,6 +160,7 @@ func TestRanges(t *testing.T) {
 func TestTexts(t *testing.T) {
 	object := &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonObject{JsonObject: true}}
 	closed := schema(`{"type":"object","properties":{"a":{},"bc":{"type":"integer"}},"additionalProperties":{"type":"boolean"}}`)
+	alike := &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Choice{Choice: &inferencev1.Choice{Texts: []string{"b", "abce", "ab", "abcd"}}}}
 	deep := strings.Repeat(`{"a":`, 100) + "1" + strings.Repeat("}", 100)
 	for _, c := range []struct {
 		form *inferencev1.StructuredOutput
@@ -187,6 +188,11 @@ func TestTexts(t *testing.T) {
 		{closed, `{"x\u0062c":true}`, true},
 		{schema(`{"multipleOf":1,"type":"number"}`), "1", true},
 		{schema(`{"multipleOf":1,"type":"number"}`), "1.5", false},
+		{alike, "ab", true},
+		{alike, "abc", false},
+		{alike, "abce", true},
+		{alike, "b", true},
+		{alike, "ba", false},
 		{expression(`(?:yes|no)!?`), "no!", true},
 		{expression(`\u0041\ud83d\ude00`), "A😀", true},
 		{expression(`^a|b$`), "b", true},

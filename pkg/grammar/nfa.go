@@ -84,9 +84,14 @@ func (n *nfa) literal(text string, next int32) (int32, error) {
 
 // oneOf goes on with one of some texts from a byte on, and ends. They are sorted, differ, and are
 // the same before that byte: what they begin with is there once.
-func (n *nfa) oneOf(texts []string, at int) (int32, error) {
+func (n *nfa) oneOf(texts []string, from int) (int32, error) {
+	first, last := texts[0], texts[len(texts)-1]
+	at := from // up to where they are the same: sorted, all share what the first and the last do
+	for at < len(first) && first[at] == last[at] {
+		at++
+	}
 	all := int32(-1)
-	if len(texts[0]) == at {
+	if len(first) == at {
 		all, texts = 0, texts[1:]
 	}
 	for len(texts) > 0 {
@@ -94,11 +99,7 @@ func (n *nfa) oneOf(texts []string, at int) (int32, error) {
 		for same < len(texts) && texts[same][at] == b {
 			same++
 		}
-		rest, err := n.oneOf(texts[:same], at+1)
-		if err != nil {
-			return 0, err
-		}
-		one, err := n.add(nfaNode{kind: nfaBytes, lo: b, hi: b, out: rest})
+		one, err := n.oneOf(texts[:same], at)
 		if err != nil {
 			return 0, err
 		}
@@ -109,7 +110,7 @@ func (n *nfa) oneOf(texts []string, at int) (int32, error) {
 		}
 		texts = texts[same:]
 	}
-	return all, nil
+	return n.literal(first[from:at], all)
 }
 
 // expression goes on with an expression before next.
