@@ -120,6 +120,32 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// A number of characters or items that no output reaches is no limit as the most, and impossible as
+// the least.
+func TestNumbersOutOfReach(t *testing.T) {
+	for _, n := range []string{"2147483647", "4294967295", "9007199254740991", "1e20"} {
+		for _, text := range []string{`{"type":"string","maxLength":` + n + `}`, `{"type":"string","maxLength":` + n + `,"pattern":"^a*$"}`} {
+			g, err := grammar.Compile(t.Context(), schema(text), nil)
+			if err != nil {
+				t.Errorf("%s: %v", text, err)
+			} else if !g.Accepts([]byte(`"a"`)) {
+				t.Errorf("%s: refuses a letter", text)
+			}
+		}
+		for keyword, says := range map[string]string{
+			`"type":"string","minLength"`: "nothing matches it",
+			`"minItems"`:                  "/minItems: is more than 1024",
+			`"maxItems"`:                  "/maxItems: is more than 1024",
+			`"minProperties"`:             "/minProperties: is not supported",
+		} {
+			text := "{" + keyword + ":" + n + "}"
+			if _, err := grammar.Compile(t.Context(), schema(text), nil); err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("%s: %v, want %q", text, err, says)
+			}
+		}
+	}
+}
+
 // Ranges of numbers against arithmetic.
 func TestRanges(t *testing.T) {
 	longtest.OneGoroutine(t)

@@ -48,6 +48,7 @@ func TestLenientSchemas(t *testing.T) {
 		{`{"const":{"x":1},"patternProperties":{"^x":{}},"additionalProperties":false}`, "additionalProperties patternProperties", `{"x":1}`, `{}`},
 		{`{"type":"object","patternProperties":{},"additionalProperties":false}`, "patternProperties", `{}`, `{"x":1}`},
 		{`{"type":"array","minItems":2000,"items":{"type":"null"}}`, "minItems", `[] [null]`, `[1]`},
+		{`{"type":"array","maxItems":9007199254740991,"items":{"type":"null"}}`, "maxItems", `[] [null]`, `[1]`},
 		{`{"type":"array","items":[{"type":"integer"}],"maxItems":1}`, "items", `["a"]`, `[1,2]`},
 		{`{"$ref":"https://example.com/a.json"}`, "$ref", `1 "a"`, ``},
 		{`{"properties":{"a":{"$id":"b","type":"null"}},"required":["a"],"additionalProperties":false}`, "$id", `{"a":null}`, `{"a":1}`},

@@ -170,12 +170,15 @@ func (s *schemas) numberKeyword(out *shape, name string, at subschema) error {
 	return nil
 }
 
-// count reads a number of something.
+// count reads a number of something. One that no output reaches is unbounded.
 func count(at subschema) (int, error) {
 	if at.schema.kind == kindNumber {
-		if r := rational(at.schema.text); r != nil && r.IsInt() && r.Sign() >= 0 && r.Num().IsInt64() && r.Num().Int64() < math.MaxInt32 {
-			return int(r.Num().Int64()), nil
+		if r := rational(at.schema.text); r != nil && r.IsInt() && r.Sign() >= 0 {
+			if n := r.Num(); n.IsInt64() && n.Int64() < math.MaxInt32 {
+				return int(n.Int64()), nil
+			}
+			return unbounded, nil
 		}
 	}
-	return 0, at.errorf("has to be a whole number from 0 to %d", math.MaxInt32)
+	return 0, at.errorf("has to be a whole number that is not negative")
 }

@@ -329,7 +329,7 @@ func (s *schemas) textLexeme(of *textShape) (*lexeme, error) {
 	if of.high != nil {
 		high = *of.high
 	}
-	if high < of.low {
+	if high < of.low || of.low == unbounded {
 		return nil, nil
 	}
 	if len(of.patterns) == 0 {
