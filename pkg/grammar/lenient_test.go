@@ -41,6 +41,8 @@ func TestLenientSchemas(t *testing.T) {
 		{`{"type":"number","multipleOf":0.5,"minimum":1}`, "multipleOf", `1 1.25`, `0`},
 		{`{"type":"number","maximum":1.7976931348623157e+308,"minimum":0}`, "maximum", `5`, `-1`},
 		{`{"type":"integer","maximum":1e60}`, "maximum", `5`, `1.5`},
+		{`{"type":"integer","minimum":0,"maximum":1e60}`, "maximum", `5`, `-1 1.5`},
+		{`{"type":"number","minimum":-1e60,"exclusiveMaximum":3}`, "minimum", `-5 2.5`, `3`},
 		{`{"type":"integer","minimum":0,"exclusiveMinimum":true,"maximum":5,"exclusiveMaximum":false}`, "exclusiveMinimum", `0 5`, `-1 6`},
 		{`{"type":"object","patternProperties":{"^x":{}},"additionalProperties":false}`, "additionalProperties patternProperties", `{} {"x":1}`, `1`},
 		{`{"type":"object","additionalProperties":false,"properties":{"a":{"type":"null"}},"required":["a","x"],"patternProperties":{"^x":{}}}`,

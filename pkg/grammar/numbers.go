@@ -40,6 +40,45 @@ const (
 	never      = `[^\x{0}-\x{10FFFF}]`
 )
 
+// numberLexeme is the lexeme of the numbers of a shape.
+func (s *schemas) numberLexeme(of *numberShape) (*lexeme, error) {
+	low, high := of.low, of.high
+	if of.integer {
+		low, high = whole(low, 1), whole(high, -1)
+	}
+	both := []*bound{&low, &high}
+	for _, b := range both {
+		if err := s.leaveOut(b, b.check()); err != nil {
+			return nil, err
+		}
+	}
+	if low.at != nil || high.at != nil {
+		l, err := s.numbers(low, high, of.integer)
+		if err == nil {
+			return l, nil
+		}
+		for _, b := range both {
+			if err := s.leaveOut(b, err); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if of.integer {
+		return s.expressionOf(integerText), nil
+	}
+	return s.expressionOf(integerText + fractionText + exponentText), nil
+}
+
+// leaveOut removes a bound that numbers cannot be held to, if there is a reason why.
+func (s *schemas) leaveOut(b *bound, why error) error {
+	if b.at == nil || why == nil {
+		return nil
+	}
+	keyword := b.keyword
+	*b = bound{}
+	return s.unenforced(keyword.at.name, keyword.errorf("%v", why))
+}
+
 // numbers is the lexeme of the numbers within bounds, those that are written with an exponent left
 // out; nil: there are none. Equal bounds have the same one.
 func (l *lexemes) numbers(low, high bound, integer bool) (*lexeme, error) {
@@ -76,11 +115,8 @@ type numberKey struct {
 
 func (l *lexemes) makeNumbers(low, high bound, integer bool) (*lexeme, error) {
 	for _, b := range []bound{low, high} {
-		if b.at == nil {
-			continue
-		}
-		if n, f := digits(b.at); len(n) > 39 || len(f) > 39 {
-			return nil, errors.New("a bound has more digits than 39 before or after the point")
+		if err := b.check(); err != nil {
+			return nil, err
 		}
 	}
 	fraction := fractionText
@@ -109,6 +145,17 @@ func (l *lexemes) makeNumbers(low, high bound, integer bool) (*lexeme, error) {
 	return out, nil
 }
 
+// check refuses a bound with too many digits.
+func (b bound) check() error {
+	if b.at == nil {
+		return nil
+	}
+	if before, after := digits(b.at); len(before) > 39 || len(after) > 39 {
+		return errors.New("a bound has more digits than 39 before or after the point")
+	}
+	return nil
+}
+
 // whole is a bound of integers: the next one above for a lower bound (sign 1), below for an upper.
 func whole(b bound, sign int64) bound {
 	if b.at == nil {
@@ -118,13 +165,13 @@ func whole(b bound, sign int64) bound {
 		if !b.exclusive {
 			return b
 		}
-		return bound{at: new(big.Rat).Add(b.at, big.NewRat(sign, 1))}
+		return bound{at: new(big.Rat).Add(b.at, big.NewRat(sign, 1)), keyword: b.keyword}
 	}
 	floor := new(big.Int).Div(b.at.Num(), b.at.Denom()) // Euclidean: the denominator is positive
 	if sign > 0 {
 		floor.Add(floor, big.NewInt(1))
 	}
-	return bound{at: new(big.Rat).SetInt(floor)}
+	return bound{at: new(big.Rat).SetInt(floor), keyword: b.keyword}
 }
 
 // digits are those of a number's magnitude before and after the point, without zeros at the end.

@@ -303,27 +303,6 @@ func (s *schemas) others(but []property) (*lexeme, error) {
 	return s.except(names)
 }
 
-func (s *schemas) numberLexeme(of *numberShape) (*lexeme, error) {
-	if of.low.at != nil || of.high.at != nil {
-		l, err := s.numbers(of.low, of.high, of.integer)
-		if err == nil {
-			return l, nil
-		}
-		for _, b := range []bound{of.low, of.high} {
-			if b.at == nil {
-				continue
-			}
-			if err := s.unenforced(b.keyword.at.name, b.keyword.errorf("%v", err)); err != nil {
-				return nil, err
-			}
-		}
-	}
-	if of.integer {
-		return s.expressionOf(integerText), nil
-	}
-	return s.expressionOf(integerText + fractionText + exponentText), nil
-}
-
 func (s *schemas) textLexeme(of *textShape) (*lexeme, error) {
 	high := unbounded
 	if of.high != nil {
