@@ -1,6 +1,6 @@
 package grammar
 
-// escape is where in an escape the text of lexemes.except is.
+// escape is where in an escape the text of program.except is.
 type escape uint8
 
 const (

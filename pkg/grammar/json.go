@@ -1,8 +1,8 @@
 package grammar
 
 // space is what may stand behind a colon, a comma and an opening bracket, and before a closing
-// one: nothing, a space, or a line break and what
-// the next line is indented by. It is bounded, so that no output is space without an end.
+// one: nothing, a space, or a line break and what the next line is indented by. It is bounded, so
+// that no output is space without an end.
 const space = `(?: |\n[ \t]{0,16})?`
 
 // number is a number of JSON with at most so many digits that every reader takes it.
@@ -49,7 +49,7 @@ func (p *program) expressionOf(text string) *lexeme {
 // string is any string of JSON.
 func (p *program) string() *lexeme {
 	if p.anyString == nil {
-		p.anyString = p.lexemes.text(0, unbounded)
+		p.anyString = p.jsonString(0, unbounded)
 	}
 	return p.anyString
 }

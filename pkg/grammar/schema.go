@@ -82,7 +82,7 @@ const maxShapes = 256
 
 // expand makes shapes of a conjunction: what is valid is of one of them.
 func (s *schemas) expand(c conjunction) ([]shape, error) {
-	shapes := []shape{{kinds: allKinds}}
+	shapes := []shape{anyShape()}
 	for _, one := range c {
 		further, err := s.expandOne(one)
 		if err != nil {
@@ -208,7 +208,7 @@ func (s *schemas) alternatives(at subschema, one bool) ([]shape, error) {
 // own is the shape that a schema's own keywords describe. Of the values that it lists, some may not
 // have the rest of it.
 func (s *schemas) own(at subschema) (shape, error) {
-	out := shape{kinds: allKinds}
+	out := anyShape()
 	if err := s.working(1 + len(at.schema.members) + len(at.schema.items)); err != nil {
 		return out, err
 	}

@@ -97,7 +97,7 @@ func (s *schemas) arrayKeyword(out *shape, name string, at subschema) error {
 		case name == "minItems":
 			out.array.low = n
 		default:
-			out.array.high = &n
+			out.array.high = n
 		}
 	}
 	return nil
@@ -108,9 +108,7 @@ func (s *schemas) stringKeyword(out *shape, name string, at subschema) (err erro
 	case "minLength":
 		out.text.low, err = count(at)
 	case "maxLength":
-		var high int
-		high, err = count(at)
-		out.text.high = &high
+		out.text.high, err = count(at)
 	default:
 		if at.schema.kind != kindString {
 			return at.errorf("has to be a string")

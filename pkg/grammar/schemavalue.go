@@ -178,13 +178,13 @@ func (s *schemas) key(name string, value int32) (int32, error) {
 
 // array goes on with an array.
 func (s *schemas) array(of *arrayShape, next int32) (int32, error) {
-	if of.high != nil && *of.high < of.low {
+	if of.high < of.low {
 		return nowhere, nil
 	}
 	closes := s.lexeme(s.expressionOf(space+`\]`), next)
 	counted := max(of.low, len(of.first))
-	if of.high != nil {
-		counted = *of.high
+	if of.high != unbounded {
+		counted = of.high
 	}
 	item := func(i int, next int32) (int32, error) {
 		if c := of.at(i); i < len(of.first) || counted <= len(of.first)+1 {
@@ -198,7 +198,7 @@ func (s *schemas) array(of *arrayShape, next int32) (int32, error) {
 	comma := s.expressionOf("," + space)
 	// after is where i items have come.
 	after := closes
-	if of.high == nil {
+	if of.high == unbounded {
 		after = s.loop()
 		more, err := item(counted, after)
 		if err != nil {
@@ -304,20 +304,16 @@ func (s *schemas) others(but []property) (*lexeme, error) {
 }
 
 func (s *schemas) textLexeme(of *textShape) (*lexeme, error) {
-	high := unbounded
-	if of.high != nil {
-		high = *of.high
-	}
-	if high < of.low || of.low == unbounded {
+	if of.high < of.low || of.low == unbounded {
 		return nil, nil
 	}
 	if len(of.patterns) == 0 {
-		if of.low == 0 && high == unbounded {
+		if of.low == 0 && of.high == unbounded {
 			return s.string(), nil
 		}
-		return s.lexemes.text(of.low, high), nil
+		return s.jsonString(of.low, of.high), nil
 	}
-	key := fmt.Sprint(of.low, high)
+	key := fmt.Sprint(of.low, of.high)
 	for _, p := range of.patterns {
 		key += fmt.Sprintf(" %p", p.at.schema)
 	}
@@ -329,15 +325,15 @@ func (s *schemas) textLexeme(of *textShape) (*lexeme, error) {
 	case err != nil:
 		return nil, err
 	case out == s.string():
-		out = s.lexemes.text(of.low, high)
-	case out != nil && (of.low > 0 || high < unbounded):
-		bounded, err := s.lexemes.both(out, s.lexemes.text(of.low, high))
+		out = s.jsonString(of.low, of.high)
+	case out != nil && (of.low > 0 || of.high < unbounded):
+		bounded, err := s.lexemes.both(out, s.jsonString(of.low, of.high))
 		if err == nil {
 			out = bounded
 			break
 		}
 		keyword := "maxLength"
-		if high == unbounded {
+		if of.high == unbounded {
 			keyword = "minLength"
 		}
 		if err := s.unenforced(keyword, of.patterns[0].at.errorf("%v", err)); err != nil {

@@ -33,12 +33,12 @@ type arrayShape struct {
 	first []conjunction // what each of the first items is
 	items conjunction   // what all further ones are; nil: anything
 	low   int
-	high  *int // nil: any number
+	high  int // unbounded: any number
 }
 
 type textShape struct {
-	low      int
-	high     *int // characters; nil: any number
+	low      int // characters
+	high     int // unbounded: any number
 	patterns []pattern
 }
 
@@ -52,6 +52,11 @@ type numberShape struct {
 	low, high bound
 }
 
+// anyShape is all values.
+func anyShape() shape {
+	return shape{kinds: allKinds, array: arrayShape{high: unbounded}, text: textShape{high: unbounded}}
+}
+
 // both is the shape of what has two shapes; one without kinds if nothing has.
 func (s *schemas) both(a, b *shape) (shape, error) {
 	out := shape{kinds: a.kinds & b.kinds}
@@ -63,7 +68,7 @@ func (s *schemas) both(a, b *shape) (shape, error) {
 	}
 	out.object = a.object.and(&b.object)
 	out.array = a.array.and(&b.array)
-	out.text = textShape{max(a.text.low, b.text.low), least(a.text.high, b.text.high), slices.Concat(a.text.patterns, b.text.patterns)}
+	out.text = textShape{max(a.text.low, b.text.low), min(a.text.high, b.text.high), slices.Concat(a.text.patterns, b.text.patterns)}
 	out.number = numberShape{a.number.integer || b.number.integer, higher(a.number.low, b.number.low), lower(a.number.high, b.number.high)}
 	switch {
 	case a.listed && b.listed:
@@ -105,13 +110,6 @@ func schemasIn(a *shape) int {
 		n += len(c)
 	}
 	return n
-}
-
-func least(a, b *int) *int {
-	if a == nil || b != nil && *b < *a {
-		return b
-	}
-	return a
 }
 
 // of is what a property of an object is.
@@ -158,7 +156,7 @@ func (a *arrayShape) at(i int) conjunction {
 }
 
 func (a *arrayShape) and(other *arrayShape) arrayShape {
-	out := arrayShape{items: slices.Concat(a.items, other.items), low: max(a.low, other.low), high: least(a.high, other.high)}
+	out := arrayShape{items: slices.Concat(a.items, other.items), low: max(a.low, other.low), high: min(a.high, other.high)}
 	for i := range max(len(a.first), len(other.first)) {
 		out.first = append(out.first, slices.Concat(a.at(i), other.at(i)))
 	}
@@ -206,7 +204,7 @@ func (s *schemas) apart(a, b *shape, depth int) bool {
 			return false
 		}
 	}
-	if both.kinds&kindArray != 0 && (both.array.high == nil || *both.array.high >= both.array.low) {
+	if both.kinds&kindArray != 0 && both.array.high >= both.array.low {
 		return false
 	}
 	return both.kinds&kindObject == 0 || s.impossible(&both.object, depth)
@@ -234,7 +232,7 @@ func (s *schemas) unsatisfiable(c conjunction, depth int, again bool) bool {
 		s.inUse, s.loosely = make(map[*value]bool), true
 		defer func() { s.inUse, s.loosely = inUse, loosely }()
 	}
-	shapes := []shape{{kinds: allKinds}}
+	shapes := []shape{anyShape()}
 	for _, one := range c {
 		further, err := s.expandOne(one)
 		if err != nil {

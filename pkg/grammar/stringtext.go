@@ -51,8 +51,8 @@ func (l *lexemes) units() (*lexeme, map[*state]int) {
 	return unit, places
 }
 
-// text makes the lexeme of JSON strings of low to high characters.
-func (l *lexemes) text(low, high int) *lexeme {
+// jsonString makes the lexeme of JSON strings of low to high characters.
+func (l *lexemes) jsonString(low, high int) *lexeme {
 	t := &stringText{low: low, high: high, lexemes: l, lexeme: new(lexeme), states: make(map[stringState]*state)}
 	t.units, t.places = l.units()
 	t.lexeme.text, t.lexeme.step, t.lexeme.leads, t.lexeme.byteClass = t, t.step, t.leads, t.units.byteClass

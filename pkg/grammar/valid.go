@@ -128,7 +128,7 @@ func (s *schemas) fits(of *shape, v *value) (bool, error) {
 		l, err := s.textLexeme(&of.text)
 		return l != nil && l.matches(quoted(v.text)), err
 	case kindArray:
-		if len(v.items) < of.array.low || of.array.high != nil && len(v.items) > *of.array.high {
+		if len(v.items) < of.array.low || len(v.items) > of.array.high {
 			return false, nil
 		}
 		for i, item := range v.items {
