@@ -243,6 +243,38 @@ func TestFalsePositivesOfSweeps(t *testing.T) {
 	}
 }
 
+// ending is the report of a run of 30 seconds in which so many requests ended, one at a time.
+func ending(requests int) *report.Report {
+	run := &record.Run{Concurrency: 1, To: 30 * time.Second, Drained: 30 * time.Second}
+	for i := range requests {
+		at := time.Duration(i) * run.To / time.Duration(requests)
+		end := at + run.To/time.Duration(requests+1)
+		run.Records = append(run.Records, &record.Record{
+			Index: i, Due: at, Dispatched: at, Sent: at, Admitted: at, End: end, Outcome: record.Completed,
+			OutputTokens: 1, Arrivals: []record.Arrival{{At: end, Tokens: 1}},
+		})
+	}
+	return &report.Report{Schema: report.Schema, Figures: report.Figures{Concurrency: 1, Summary: *measure.Summarize(run, measure.Options{})}}
+}
+
+// A rate of few requests has an interval too: fewer by far are a regression, not unknown.
+func TestFewRequests(t *testing.T) {
+	for _, test := range []struct {
+		a, b                      int
+		regressions, improvements int
+	}{
+		{100, 4, 1, 0},
+		{4, 100, 0, 1},
+		{8, 4, 0, 0},
+		{4, 1, 0, 0},
+	} {
+		c := compare.Reports(ending(test.a), ending(test.b), compare.Options{})
+		if c.Regressions != test.regressions || c.Improvements != test.improvements {
+			t.Errorf("%d requests, then %d: %d regressions, %d improvements: %+v", test.a, test.b, c.Regressions, c.Improvements, c.Changes)
+		}
+	}
+}
+
 func TestVerdictThatTurnedIsARegression(t *testing.T) {
 	a, b := of(1, [2]float64{1, 1}, 1, [2]float64{1, 1}), of(1, [2]float64{1, 1}, 1, [2]float64{1, 1})
 	b.Verdict = measure.Overloaded

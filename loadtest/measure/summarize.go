@@ -185,10 +185,14 @@ func (s *Summary) rates(run *record.Run, records []*record.Record, options Optio
 			squares += (v - sum/rateBins) * (v - sum/rateBins)
 		}
 		perSecond := sum / window
-		if name != "" && sum >= rateBins { // fewer say nothing about the variance
+		switch {
+		case name == "":
+		case sum >= rateBins: // fewer say nothing about the variance
 			deviation := math.Sqrt(squares / (rateBins - 1) * stats.AutocorrelationTime(bins[:]) / rateBins)
 			half := studentT * deviation * rateBins / window
 			s.RateCI[name] = [2]float64{max(0, perSecond-half), perSecond + half}
+		case bins != &tokens: // the tokens of an answer come together
+			s.RateCI[name] = poisson(sum, window)
 		}
 		return perSecond
 	}
@@ -196,4 +200,12 @@ func (s *Summary) rates(run *record.Run, records []*record.Record, options Optio
 	s.Goodput = rate("goodput_rps", &good)
 	s.OutputTokensPerS = rate("output_tokens_per_s", &tokens)
 	s.PromptTokensPerS = rate("", &prompts)
+}
+
+// poisson is the 95% confidence interval of a rate of n independent events in a time, also
+// of none: the score interval (E. B. Wilson, 1927) for the mean of a Poisson distribution.
+func poisson(n, seconds float64) [2]float64 {
+	const z = 1.959964
+	center, half := n+z*z/2, z*math.Sqrt(n+z*z/4)
+	return [2]float64{max(0, center-half) / seconds, (center + half) / seconds}
 }

@@ -66,7 +66,8 @@ type Summary struct {
 	SLOAttainmentAdmitted  float64 `json:"slo_attainment_admitted"`
 	SLOAttainmentCompleted float64 `json:"slo_attainment_completed"`
 	// RateCI is the 95% confidence intervals of completed_rps, output_tokens_per_s,
-	// goodput_rps and slo_attainment, if the run is long enough.
+	// goodput_rps and slo_attainment. Few tokens and few requests give none of the tokens and
+	// of the attainment.
 	RateCI map[string][2]float64 `json:"rate_ci,omitempty"`
 	// Objectives are the SLO's terms with their measurements.
 	Objectives []Objective `json:"objectives,omitempty"`
