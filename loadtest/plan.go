@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-serving/tandem/loadtest/drive"
 	"github.com/tandem-serving/tandem/loadtest/measure"
 	"github.com/tandem-serving/tandem/loadtest/search"
 	"github.com/tandem-serving/tandem/loadtest/stats"
@@ -138,6 +139,18 @@ func (s *Session) plan(rates []float64, most time.Duration) (Plan, error) {
 		})
 	}
 	return p, nil
+}
+
+// fits reports as an error that a step's records would take too much memory, before the
+// first step runs.
+func (s *Session) fits(p Plan) error {
+	for _, step := range p.Steps {
+		rate := s.cfg.Workload.MeanRate(s.params(step.Rate, 0, step.Length))
+		if err := drive.Fits(rate, step.Length, drive.DefaultMemoryLimit); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // planAround returns a sweep around a capacity. It has fewer rates if the SLO more than

@@ -135,8 +135,12 @@ func (s *Session) search(ctx context.Context, searching *search.Search, most tim
 		if err == nil {
 			err = s.one(ctx, what(step, rate), rate, 0, length)
 		}
-		if err != nil {
+		switch {
+		case err != nil && len(s.figures) == 0:
 			return nil, err
+		case err != nil: // what was measured before remains
+			searching.Done(search.Step{Rate: rate, Why: err.Error()})
+			continue
 		}
 		done := s.step(len(s.figures) - 1)
 		done.Rate = rate
@@ -167,7 +171,9 @@ func (s *Session) sweepPlan(ctx context.Context) (*Plan, error) {
 	}
 	var plan Plan
 	if rates != nil {
-		plan, err = s.plan(rates, maxStep)
+		if plan, err = s.plan(rates, maxStep); err == nil {
+			err = s.fits(plan)
+		}
 		return &plan, err
 	}
 	capacity, err := s.Estimate(ctx)

@@ -105,7 +105,7 @@ func (s *Session) Planned(rate float64) (PlannedStep, error) {
 // NextStep is Config.FirstStep for what measures the server next.
 func (s *Session) NextStep() int { return s.next }
 
-// Last is the last run, nil before the first.
+// Last is the last run, nil before the first and if the last could not run.
 func (s *Session) Last() *record.Run { return s.last }
 
 // one does one run and keeps its figures.
@@ -231,7 +231,7 @@ func (s *Session) Outcome(result *search.Result) *Outcome {
 	if result != nil {
 		r.Workload = append(r.Workload, s.lengths())
 	}
-	r.Interrupted = s.interrupted || s.Last().Interrupted
+	r.Interrupted = s.interrupted || s.last != nil && s.last.Interrupted
 	if result != nil {
 		r.SetSearch(*result, s.figures)
 	} else {

@@ -2,6 +2,8 @@ package loadtest_test
 
 import (
 	"context"
+	"errors"
+	"io"
 	"math"
 	"slices"
 	"strings"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/loadtest"
+	"github.com/tandem-serving/tandem/loadtest/drive"
 	"github.com/tandem-serving/tandem/loadtest/measure"
 	"github.com/tandem-serving/tandem/loadtest/record"
 )
@@ -93,6 +96,44 @@ func TestInterruptedSweep(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A step that cannot run costs nothing of what was measured before it.
+func TestAStepThatCannotRun(t *testing.T) {
+	const why = "nothing left to send"
+	for _, flags := range [][]string{{"--sweep=10,20,30"}, {"--find-max", "--rate=10"}} {
+		synctest.Test(t, func(t *testing.T) {
+			c := config(t, append(flags, "--arrival=constant", "--duration=10s")...)
+			runs := 0
+			c.Drive = func(ctx context.Context, o drive.Options) (*record.Run, error) {
+				if runs++; runs > 2 {
+					return nil, errors.New(why)
+				}
+				return drive.Run(ctx, o)
+			}
+			r := run(t, c, fourSlots, &begun{}).Report
+			if len(r.Runs) != 2 || r.Interrupted || r.Search == nil || r.Search.MaxRate == nil || *r.Search.MaxRate != 20 {
+				t.Fatalf("%q: %d runs, %+v", flags, len(r.Runs), r.Search)
+			}
+			if last := r.Search.Steps[len(r.Search.Steps)-1]; !last.Unknown || last.Why != why {
+				t.Errorf("%q: the last step is %+v", flags, last)
+			}
+			if err := r.WriteTable(io.Discard, 80); err != nil {
+				t.Errorf("%q: %v", flags, err)
+			}
+		})
+	}
+}
+
+// Records that would not fit in memory are an error before the first step, not at theirs.
+func TestASweepThatDoesNotFit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		progress := &begun{}
+		_, err := loadtest.Run(t.Context(), config(t, "--sweep=10,1000000"), server(t, fourSlots), progress)
+		if err == nil || !strings.Contains(err.Error(), "lower the rate") || len(progress.what) > 0 {
+			t.Errorf("%v after %q", err, progress.what)
+		}
+	})
 }
 
 // The README's sweep on a slow server says beforehand how long it takes, and leaves out

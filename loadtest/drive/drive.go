@@ -124,9 +124,16 @@ func (o *Options) Complete() error {
 	case math.IsNaN(o.Offered) || math.IsInf(o.Offered, 0) || o.Offered < 0:
 		return fmt.Errorf("a rate of %v requests per second: give 0 or more", o.Offered)
 	}
-	if need := o.Offered * (o.Warmup + o.Duration).Seconds() * recordBytes; need > float64(o.MemoryLimit) {
+	return Fits(o.Offered, o.Warmup+o.Duration, o.MemoryLimit)
+}
+
+// Fits reports as an error that the records of a rate, requests per second, for a time take
+// more memory than limit, bytes. Complete calls it.
+func Fits(rate float64, length time.Duration, limit int64) error {
+	requests := rate * length.Seconds()
+	if need := requests * recordBytes; need > float64(limit) {
 		return fmt.Errorf("%.0f requests/s for %s are %.0f requests, whose records need %.1f GiB, more than the %.1f GiB allowed: lower the rate or the duration",
-			o.Offered, o.Warmup+o.Duration, o.Offered*(o.Warmup+o.Duration).Seconds(), need/(1<<30), float64(o.MemoryLimit)/(1<<30))
+			rate, length, requests, need/(1<<30), float64(limit)/(1<<30))
 	}
 	return nil
 }

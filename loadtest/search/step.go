@@ -14,8 +14,8 @@ type Step struct {
 	// Summary is what was measured.
 	Summary *measure.Summary `json:"summary"`
 	// Passed: the verdict is Stable and every objective was met. Unknown: inconclusive,
-	// since the client was the bottleneck or the run too short; the step then counts
-	// neither for nor against its rate.
+	// since the client was the bottleneck, the run too short, or there was none; the step
+	// then counts neither for nor against its rate.
 	Passed  bool `json:"passed"`
 	Unknown bool `json:"unknown,omitempty"`
 	// Why it did not pass, in one sentence.

@@ -34,7 +34,7 @@ type Result struct {
 	// requests were due are judged together. Nil if it was not measured; all of the time that was watched
 	// if there was no such second.
 	RecoveryMs *float64 `json:"recovery_ms"`
-	// RecoveryUnknown says why RecoveryMs is nil, if the burst was measured.
+	// RecoveryUnknown says why RecoveryMs is nil; it may be empty if Interrupted.
 	RecoveryUnknown string `json:"recovery_unknown,omitempty"`
 	// WorseBefore and WorseAfter are the shares of such parts before the burst, and after the recovery,
 	// that were not so. Where more are after it, latencies did not stay as before.
@@ -56,7 +56,7 @@ type Step struct {
 	// AdmittedByLengthQuartile is the share of requests that were not refused, from the shortest
 	// quarter to the longest, by what they asked for; nil: all asked for as much.
 	AdmittedByLengthQuartile *[4]float64 `json:"admitted_by_length_quartile"`
-	// Client says why the client's side limited the step; empty: it did not.
+	// Client says why the client's side limited the step, or why it could not run; empty: neither.
 	Client string `json:"client,omitempty"`
 }
 
@@ -84,8 +84,9 @@ func Run(ctx context.Context, config loadtest.Config, server client.Client, time
 	}
 	for _, n := range times {
 		figures, err := session.Step(ctx, fmt.Sprintf("%g times the capacity", n), n*found.CapacityRPS)
-		if err != nil {
-			return nil, err
+		if err != nil { // what was measured before remains
+			found.Steps = append(found.Steps, Step{Times: n, Client: err.Error()})
+			continue
 		}
 		found.Steps = append(found.Steps, stepOf(n, found.GoodputRPS, &figures, session.Last()))
 		if found.Interrupted = session.Last().Interrupted || ctx.Err() != nil; found.Interrupted {
@@ -93,8 +94,10 @@ func Run(ctx context.Context, config loadtest.Config, server client.Client, time
 		}
 	}
 	config.FirstStep = session.NextStep()
-	err = found.recover(ctx, config, server, slices.Max(times), progress)
-	return found, err
+	if err := found.recover(ctx, config, server, slices.Max(times), progress); err != nil {
+		found.RecoveryUnknown, found.Interrupted = err.Error(), ctx.Err() != nil
+	}
+	return found, nil
 }
 
 // capacity searches for the highest rate that is stable and meets the SLO. next is the FirstStep of what is

@@ -2,6 +2,7 @@ package overload
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,9 +16,9 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
-// Nothing that is measured sends a prompt that the server had before, in whose prefix cache it would be.
-func TestNoPromptComesTwice(t *testing.T) {
-	sent := map[string]int{}
+// slowFrom20 is a load on a server that is slow from 20 requests a second on. sent counts its prompts.
+func slowFrom20(t *testing.T, sent map[string]int) loadtest.Config {
+	t.Helper()
 	config := loadtest.DefaultConfig()
 	config.SLO, config.Rate, config.Workload.Seed = "ttft:p90<200ms", 15, 5
 	var err error
@@ -42,13 +43,45 @@ func TestNoPromptComesTwice(t *testing.T) {
 			run.Records = append(run.Records, r)
 		}
 	}
-	found, err := Run(t.Context(), config, described{}, []float64{1, 2}, nil)
+	return config
+}
+
+// Nothing that is measured sends a prompt that the server had before, in whose prefix cache it would be.
+func TestNoPromptComesTwice(t *testing.T) {
+	sent := map[string]int{}
+	found, err := Run(t.Context(), slowFrom20(t, sent), described{}, []float64{1, 2}, nil)
 	if err != nil || len(found.Steps) != 2 || found.RecoveryMs == nil {
 		t.Fatalf("%+v, %v", found, err)
 	}
 	for prompt, times := range sent {
 		if times > 1 {
 			t.Fatalf("%s came %d times", prompt, times)
+		}
+	}
+}
+
+// What cannot run costs nothing of what was measured before it.
+func TestWhatCannotRun(t *testing.T) {
+	const why = "nothing left to send"
+	for _, test := range []struct {
+		name           string
+		fails          func(drive.Options) bool
+		step, recovery string
+	}{
+		{"the second step", func(o drive.Options) bool { return o.Offered > 35 }, why, ""},
+		{"the burst", func(o drive.Options) bool { return o.Warmup == leastWarmup }, "", why},
+	} {
+		config := slowFrom20(t, map[string]int{})
+		runs := config.Drive
+		config.Drive = func(ctx context.Context, o drive.Options) (*record.Run, error) {
+			if test.fails(o) {
+				return nil, errors.New(why)
+			}
+			return runs(ctx, o)
+		}
+		found, err := Run(t.Context(), config, described{}, []float64{1, 2}, nil)
+		if err != nil || len(found.Steps) != 2 || found.Steps[1].Client != test.step || found.RecoveryUnknown != test.recovery || (found.RecoveryMs == nil) != (test.recovery != "") {
+			t.Errorf("%s: %+v, %v", test.name, found, err)
 		}
 	}
 }

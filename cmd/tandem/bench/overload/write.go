@@ -26,7 +26,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 	}
 	for _, s := range r.Steps {
 		if s.Client != "" {
-			fmt.Fprintf(w, "\nat %g times, the figures are not the server's: %s\n", s.Times, s.Client)
+			fmt.Fprintf(w, "\nat %g times, there are no figures of the server: %s\n", s.Times, s.Client)
 		}
 	}
 	if r.RecoveryUnknown != "" {
