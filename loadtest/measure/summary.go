@@ -54,7 +54,7 @@ type Summary struct {
 	DispatchDelay  *Distribution `json:"dispatch_delay_ms"`
 	AdmissionDelay *Distribution `json:"admission_delay_ms"`
 
-	// SLO as text, empty if there are none.
+	// SLO as text, empty if there are none but those of classes.
 	SLO string `json:"slo,omitempty"`
 	// Goodput is requests per second completed in the window that met every bound of the
 	// SLO; CompletedRPS without an SLO.
@@ -95,6 +95,9 @@ func (s *Summary) TenantShare() float64 {
 	}
 	return n / all
 }
+
+// HasSLO reports whether there are objectives, be it only of classes.
+func (s *Summary) HasSLO() bool { return s.SLO != "" || len(s.Objectives) > 0 }
 
 // NoneEnded reports whether requests were completed, but all of them after the window.
 func (s *Summary) NoneEnded() bool { return s.Completed > 0 && s.CompletedRPS == 0 }

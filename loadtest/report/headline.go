@@ -35,11 +35,12 @@ func lower(text string) string { return strings.ToLower(text[:1]) + text[1:] }
 func (r *Report) searched() []string {
 	s := r.Search
 	within := ""
-	if r.SLO != "" {
+	if r.HasSLO() {
 		within = " within its SLO"
 	}
 	failed, undecided := above(s)
 	against := contradiction(s)
+	missed := failed != nil && r.HasSLO() && failed.Summary.Verdict != measure.Overloaded && failed.Summary.Verdict != measure.Backlogged
 	var parts []string
 	switch {
 	case s.MaxRate != nil && len(undecided) > 0:
@@ -49,9 +50,7 @@ func (r *Report) searched() []string {
 	case s.MaxRate != nil:
 		parts = append(parts, "Holds "+perSecond(*s.MaxRate)+within)
 	case failed != nil:
-		verdict, all := failed.Summary.Verdict, len(undecided) == 0 && against == ""
-		missed := r.SLO != "" && verdict != measure.Overloaded && verdict != measure.Backlogged
-		switch {
+		switch all := len(undecided) == 0 && against == ""; {
 		case missed && all:
 			parts = append(parts, "Misses its SLO at every rate tried, from "+perSecond(failed.Rate)+" on")
 		case missed:
@@ -68,7 +67,11 @@ func (r *Report) searched() []string {
 		parts = append(parts, undecidedText(undecided))
 	}
 	if failed != nil && s.MaxRate != nil && (s.Breaking == nil || failed.Rate < *s.Breaking) {
-		parts = append(parts, "misses the SLO at "+perSecond(failed.Rate))
+		what := "does not hold "
+		if missed {
+			what = "misses the SLO at "
+		}
+		parts = append(parts, what+perSecond(failed.Rate))
 	}
 	if s.Breaking != nil && (s.MaxRate == nil || *s.Breaking > *s.MaxRate) {
 		parts = append(parts, "breaks at "+perSecond(*s.Breaking))
@@ -172,7 +175,8 @@ func (r *Report) single() []string {
 	if i := slices.IndexFunc(r.Objectives, missedObjective); i >= 0 {
 		missed = r.Objectives[i].Term
 	}
-	untold := missed == "" && r.SLO != "" && !allMet(r.Objectives)
+	unmet := slices.IndexFunc(r.Objectives, func(o measure.Objective) bool { return !o.Met })
+	undecided := missed == "" && unmet >= 0
 	var what string
 	switch {
 	case r.Requests == 0:
@@ -195,7 +199,7 @@ func (r *Report) single() []string {
 		what = "There is no verdict at " + load
 	case missed != "":
 		what = "Keeps up with " + load
-	case r.SLO != "" && !untold:
+	case r.HasSLO() && !undecided:
 		what = "Holds " + load + " within its SLO"
 	default:
 		what = "Keeps up with " + load
@@ -204,9 +208,9 @@ func (r *Report) single() []string {
 	switch {
 	case missed != "":
 		parts = append(parts, "misses "+missed)
-	case untold:
-		parts = append(parts, "too few requests to judge its SLO")
-	case r.Concurrency > 0 && r.SLO != "":
+	case undecided:
+		parts = append(parts, objective(r.Objectives[unmet]))
+	case r.Concurrency > 0 && r.HasSLO():
 		parts = append(parts, "meets its SLO")
 	}
 	if text := tailOf(&r.Figures, ""); text != "" {
@@ -240,15 +244,6 @@ func verdictClass(s *measure.Summary) string {
 		return "MISSED"
 	}
 	return string(s.Verdict)
-}
-
-func allMet(objectives []measure.Objective) bool {
-	for _, o := range objectives {
-		if !o.Met {
-			return false
-		}
-	}
-	return true
 }
 
 // stageTexts describe stages as parts of a tail.

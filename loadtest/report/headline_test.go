@@ -35,6 +35,19 @@ func broke(s *search.Step) {
 	s.Passed, s.Why, s.Summary.Verdict = false, "OVERLOADED: 9% were not served", measure.Overloaded
 }
 
+func behind(s *search.Step) {
+	s.Passed, s.Why, s.Summary.Verdict = false, "BACKLOGGED: the backlog grew", measure.Backlogged
+}
+
+func noSLO(change func(*search.Step)) func(*search.Step) {
+	return func(s *search.Step) {
+		s.Summary.SLO = ""
+		if change != nil {
+			change(s)
+		}
+	}
+}
+
 func late(s *search.Step) { s.Passed, s.Unknown, s.Client = false, true, "it was late" }
 
 func busy(s *search.Step) { late(s); s.Client = record.MachineBusy + ": they used 99%" }
@@ -55,6 +68,8 @@ func TestHeadlineOfASearch(t *testing.T) {
 		{"Holds 35/s within its SLO; misses the SLO at 45/s; breaks at 60/s; the largest part of the tail is the prefill queue (40% of TTFT p99 at 45/s).", []search.Step{step(35, nil), step(45, missed), step(60, broke)}, .4},
 		{"Holds 35/s within its SLO, the highest rate tried.", []search.Step{step(20, nil), step(35, nil)}, 0},
 		{"Holds 20/s within its SLO; misses the SLO at 35/s.", []search.Step{step(20, nil), step(35, missed)}, 0},
+		{"Holds 20/s within its SLO; does not hold 35/s.", []search.Step{step(20, nil), step(35, behind)}, 0},
+		{"Holds 20/s; does not hold 35/s; breaks at 60/s.", []search.Step{step(20, noSLO(nil)), step(35, noSLO(behind)), step(60, noSLO(broke))}, 0},
 		{"Holds at least 20/s within its SLO; 35/s is undecided: the client was the bottleneck.", []search.Step{step(20, nil), step(35, late)}, 0},
 		{"Holds at least 20/s within its SLO; 35/s is undecided; breaks at 60/s.", []search.Step{step(20, nil), step(35, short), step(60, broke)}, 0},
 		{"Holds 35/s within its SLO; breaks at 60/s.", []search.Step{step(20, short), step(35, nil), step(60, broke)}, 0},
@@ -102,13 +117,15 @@ func TestHeadlineOfASearch(t *testing.T) {
 func TestHeadlineOfOneRun(t *testing.T) {
 	const ms = 1.0
 	met, over, few := measure.Objective{Term: "ttft:p99<500ms", Met: true, Measured: pointer(300 * ms)}, measure.Objective{Term: "ttft:p99<500ms", Measured: pointer(800 * ms)}, measure.Objective{Term: "ttft:p99<500ms", Why: "78 are too few for it"}
+	ofChat := measure.Objective{Term: "ttft:p99<500ms", Class: "chat", Why: "9 were cut off too early to tell"}
 	for _, c := range []struct {
 		want    string
 		figures report.Figures
 	}{
 		{"Holds 20/s within its SLO.", figuresWith(20, 0, measure.Stable, met)},
 		{"Keeps up with 20/s; misses ttft:p99<500ms.", figuresWith(20, 0, measure.Stable, met, over)},
-		{"Keeps up with 20/s; too few requests to judge its SLO.", figuresWith(20, 0, measure.Stable, met, few)},
+		{"Keeps up with 20/s; ttft:p99<500ms: undecided: 78 are too few for it.", figuresWith(20, 0, measure.Stable, met, few)},
+		{"Keeps up with 20/s; ttft:p99<500ms for chat: undecided: 9 were cut off too early to tell.", figuresWith(20, 0, measure.Stable, ofChat)},
 		{"Keeps up with 20/s.", figuresWith(20, 0, measure.Stable)},
 		{"Holds 32/s on average within its SLO.", surging(figuresWith(20, 0, measure.Stable, met))},
 		{"Falls behind at 20/s.", figuresWith(20, 0, measure.Backlogged)},
@@ -120,6 +137,27 @@ func TestHeadlineOfOneRun(t *testing.T) {
 		r.SetRun(c.figures)
 		if got := r.Headline(); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
+
+// Objectives are shown also where only classes have them.
+func TestSLOsOfClasses(t *testing.T) {
+	run := reporttest.Run(disaggregated, 2, 300*time.Second, 1)
+	for _, r := range run.Records {
+		r.Class = "chat"
+	}
+	summary := measure.Summarize(run, measure.Options{ClassSLO: map[string]measure.SLO{"chat": reporttest.SLO}})
+	r := reporttest.New("")
+	r.SetRun(report.NewFigures(run, summary, nil))
+	if !r.HasSLO() || !strings.HasSuffix(strings.Split(r.Headline(), ";")[0], " within its SLO.") {
+		t.Errorf("%q", r.Headline())
+	}
+	for form, text := range map[string]string{"table": tableOf(t, r, 100), "page": html.UnescapeString(tags.ReplaceAllString(pageOf(t, r), " "))} {
+		for _, want := range []string{"for the SLOs of classes: met by", "ttft:p99<500ms for chat: "} {
+			if !strings.Contains(strings.Join(strings.Fields(text), " "), want) {
+				t.Errorf("the %s lacks %q:\n%s", form, want, text)
+			}
 		}
 	}
 }

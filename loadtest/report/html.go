@@ -188,12 +188,13 @@ var functions = template.FuncMap{
 		return slices.ContainsFunc(all, func(n Named) bool { return n.Report.Search != nil })
 	},
 	"anySLO": func(all []Named) bool {
-		return slices.ContainsFunc(all, func(n Named) bool { return n.Report.SLO != "" })
+		return slices.ContainsFunc(all, func(n Named) bool { return n.Report.HasSLO() })
 	},
 	"anyTail": func(all []Named) bool {
 		return slices.ContainsFunc(all, func(n Named) bool { return n.Report.Tail != nil })
 	},
 	"noInterval": func() string { return noInterval },
+	"ofClasses":  func() string { return ofClasses },
 	"needed":     measure.SamplesNeeded,
 	"summary":    func(r *Report) *measure.Summary { return &r.Summary },
 }
@@ -201,7 +202,7 @@ var functions = template.FuncMap{
 // verdictMeans says what a verdict is about, if that may be misread.
 func verdictMeans(r *Report) string {
 	switch {
-	case r.SLO == "":
+	case !r.HasSLO():
 		return ""
 	case r.Verdict == measure.Stable:
 		return "STABLE is about the backlog only: the server kept up. Below the latencies stands which objectives it met."

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -83,7 +84,7 @@ func (t *table) search(r *Report) {
 	s := r.Search
 	const format = "%-8s %8s %8s %8s %7s %8s %7s  %-10s %s"
 	third := "good/s"
-	if r.SLO == "" { // all that is done is good
+	if !r.HasSLO() { // all that is done is good
 		third = "requests"
 	}
 	t.raw(format, "asked/s", "done/s", third, "TTFT p50", "p99", "TPOT p50", "p99", "verdict", "")
@@ -109,7 +110,7 @@ func (t *table) search(r *Report) {
 		}
 		m := step.Summary
 		good := rate(m, m.Goodput)
-		if r.SLO == "" {
+		if !r.HasSLO() {
 			good = strconv.Itoa(m.Requests)
 		}
 		t.raw(format, number(step.Rate), rate(m, m.CompletedRPS), good,
@@ -147,12 +148,15 @@ func (t *table) search(r *Report) {
 	if s.Breaking != nil {
 		t.line("", "breaking point, the lowest rate that was not stable: %s/s", number(*s.Breaking))
 	}
-	if s.MaxGoodput != nil && r.SLO != "" && !same(s.MaxRate, *s.MaxGoodput) {
+	if s.MaxGoodput != nil && r.HasSLO() && !same(s.MaxRate, *s.MaxGoodput) {
 		t.line("", "most goodput at %s/s", number(*s.MaxGoodput))
 	}
 	t.gap()
 	t.line("", "At %s/s:", number(r.Rate))
 }
+
+// ofClasses stands for an SLO where only classes have one.
+const ofClasses = "the SLOs of classes"
 
 // maxRateName says what a search's MaxRate is.
 func maxRateName(s *search.Result) string {
@@ -185,9 +189,9 @@ func (t *table) figures(f *Figures) {
 		t.line("", "%s", text)
 	}
 	t.gap()
-	if f.SLO != "" {
+	if f.HasSLO() {
 		t.line("", "goodput %s requests/s for %s: met by %s of the requests offered, %s of those admitted, %s of those completed",
-			rate(&f.Summary, f.Goodput), f.SLO, percent(f.SLOAttainment), percent(f.SLOAttainmentAdmitted), percent(f.SLOAttainmentCompleted))
+			rate(&f.Summary, f.Goodput), cmp.Or(f.SLO, ofClasses), percent(f.SLOAttainment), percent(f.SLOAttainmentAdmitted), percent(f.SLOAttainmentCompleted))
 		for _, o := range f.Objectives {
 			t.line("  ", "%s", objective(o))
 		}
