@@ -31,10 +31,11 @@ func (c conversation) attach(q *Request) {
 	q.Then = func(answer Answer) (*Request, time.Duration) { return c.next(prompt, output, turn, answer) }
 }
 
-// next returns a turn after the first, or none if the answer is missing because the
-// request failed.
+// next returns a turn after the first, or none if the answer has no text, such as one that
+// only reasons.
 func (c conversation) next(prompt Prompt, output, turn int, answer Answer) (*Request, time.Duration) {
 	if len(answer.TokenIDs) == 0 && answer.Text == "" {
+		c.maker.textless.Add(1)
 		return nil, 0
 	}
 	m := c.maker

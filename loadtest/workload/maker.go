@@ -18,7 +18,7 @@ type maker struct {
 	alphabet alphabet // 0 for text
 	context  int
 
-	requests, cut, short, substitutes atomic.Int64
+	requests, cut, short, textless, substitutes atomic.Int64
 }
 
 func newMaker(s *Spec, p Params) (*maker, error) {
@@ -143,9 +143,10 @@ func (m *maker) Warnings() []Warning {
 		}
 	}
 	requests := m.requests.Load()
-	cut, short, substitutes := m.cut.Load(), m.short.Load(), m.substitutes.Load()
+	cut, short, textless, substitutes := m.cut.Load(), m.short.Load(), m.textless.Load(), m.substitutes.Load()
 	add(cut, requests, "requests were cut to fit the context of %d tokens", m.context)
 	add(short, 0, "conversations ended early: the next turn would not have fitted the context of %d tokens", m.context)
+	add(textless, 0, "conversations ended early: the answer had no text")
 	add(substitutes, 0, "answers came without token ids: random ones stand for them in later turns")
 	return all
 }
