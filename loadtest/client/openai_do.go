@@ -83,6 +83,8 @@ func end(ctx context.Context, err error, r *record.Record) {
 		r.Code, r.Error, r.Reason = f.code, f.message, f.reason
 	case r.Sent == record.Unset && (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)):
 		r.Code, r.Error = CodeClient, "too many open files: raise the limit (ulimit -n), or have fewer requests in flight"
+	case r.Sent == record.Unset && errors.Is(err, syscall.EADDRNOTAVAIL):
+		r.Code, r.Error = CodeClient, "no local port is free for another connection: widen net.ipv4.ip_local_port_range, or have fewer requests in flight"
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		r.Code, r.Error = codeTimeout, "the answer was not complete within the request's time limit"
 	case ctx.Err() != nil: // more telling than its effect on the connection
@@ -248,11 +250,11 @@ func (s *answering) read() error {
 			return s.broken(err)
 		}
 		if string(bytes.TrimSpace(data)) == "[DONE]" {
-			s.r.End = s.at
 			if s.r.FinishReason == "" && s.tokens == 0 {
+				s.r.End = s.at
 				return &failure{code: codeStream, message: "the stream ended with neither a token nor a finish_reason"}
 			}
-			return nil
+			return s.ended()
 		}
 		if len(data) == 0 {
 			continue
@@ -268,13 +270,23 @@ func (s *answering) read() error {
 	}
 }
 
-// broken handles the end of events. Without [DONE] the response is complete if a finish
+// ended handles the end of the response: an error if the server gave it up, as vLLM and
+// SGLang do.
+func (s *answering) ended() error {
+	s.r.End = s.at
+	switch s.r.FinishReason {
+	case "abort", "cancelled", "error":
+		return &failure{code: codeStream, message: "the server ended the answer: " + s.r.FinishReason}
+	}
+	return nil
+}
+
+// broken handles the end of events. Without [DONE] the response has ended if a finish
 // reason was sent.
 func (s *answering) broken(err error) error {
 	switch {
 	case s.r.FinishReason != "" && !errors.Is(err, sse.ErrTooLong):
-		s.r.End = s.at
-		return nil
+		return s.ended()
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return &failure{code: codeStream, message: fmt.Sprintf("the stream ended after %d tokens, with neither a finish_reason nor [DONE]", s.tokens)}
 	case errors.Is(err, sse.ErrTooLong):

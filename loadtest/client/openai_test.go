@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -479,5 +480,25 @@ func TestOpenAIServerOfAnotherMake(t *testing.T) {
 				t.Errorf("cancelled: %s %s", r.Outcome, r.Error)
 			}
 		})
+	}
+}
+
+// What this machine lacks is not the server's failure.
+func TestOpenAIUnreached(t *testing.T) {
+	for _, c := range []struct {
+		err     syscall.Errno
+		outcome record.Outcome
+		code    string
+		says    string
+	}{
+		{syscall.EMFILE, record.Unsent, client.CodeClient, "too many open files"},
+		{syscall.ENFILE, record.Unsent, client.CodeClient, "too many open files"},
+		{syscall.EADDRNOTAVAIL, record.Unsent, client.CodeClient, "no local port is free"},
+		{syscall.ECONNREFUSED, record.Failed, "connection", "connection refused"},
+	} {
+		r := client.Unreached(t.Context(), &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", c.err)})
+		if r.Outcome != c.outcome || r.Code != c.code || !strings.Contains(r.Error, c.says) {
+			t.Errorf("%v: %s %s: %s", c.err, r.Outcome, r.Code, r.Error)
+		}
 	}
 }

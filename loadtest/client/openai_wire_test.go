@@ -200,6 +200,14 @@ func TestOpenAIStreams(t *testing.T) {
 			seen{Outcome: record.Completed, ID: "cmpl-1", Messages: []int32{1}, Output: 1, Prompt: -1, Cached: -1, FinishReason: "length", Text: " a"},
 		},
 		{
+			"aborted", stream(token, strings.Replace(finish, "length", "abort", 1), "[DONE]"),
+			seen{Outcome: record.Failed, Code: "stream", Error: "the server ended the answer: abort", ID: "cmpl-1", Messages: []int32{1}, Output: 1, Prompt: -1, Cached: -1, FinishReason: "abort", Text: " a"},
+		},
+		{
+			"error as the reason, no [DONE]", stream(token, strings.Replace(finish, "length", "error", 1)),
+			seen{Outcome: record.Failed, Code: "stream", Error: "the server ended the answer: error", ID: "cmpl-1", Messages: []int32{1}, Output: 1, Prompt: -1, Cached: -1, FinishReason: "error", Text: " a"},
+		},
+		{
 			"truncated", stream(token, token),
 			seen{Outcome: record.Failed, Code: "stream", Error: "ended after 2 tokens", ID: "cmpl-1", Messages: []int32{1, 1}, Output: 2, Prompt: -1, Cached: -1, Text: " a a"},
 		},
