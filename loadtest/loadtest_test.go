@@ -139,6 +139,10 @@ func TestShortTraces(t *testing.T) {
 		return path
 	}
 	short := file("2023-11-16 18:00:00.0,8,4", "2023-11-16 18:00:01.0,8,4", "2023-11-16 18:00:02.0,8,4")
+	untimed := filepath.Join(t.TempDir(), "trace.json")
+	if err := os.WriteFile(untimed, []byte(`[{"conversations": [{"from": "human", "value": "One?"}, {"from": "gpt", "value": "1"}]}]`), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		flags    []string
 		window   float64
@@ -151,6 +155,7 @@ func TestShortTraces(t *testing.T) {
 		{[]string{"--trace=" + short, "--duration=20s"}, 2, 3, ""},
 		{[]string{"--trace=" + short, "--warmup=3s"}, 0, 0, "all requests (3) were due in the warm-up of 3s: pass a shorter --warmup"},
 		{[]string{"--trace=" + file()}, 0, 0, "the trace holds no requests"},
+		{[]string{"--trace=" + untimed, "--sweep"}, 0, 0, "the trace ended within the warm-up of 3s: pass rates"},
 		{[]string{"--rate=2", "--arrival=constant", "--warmup=3s", "--duration=2s"}, 2, 4, ""},
 	} {
 		synctest.Test(t, func(t *testing.T) {

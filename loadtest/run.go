@@ -190,6 +190,8 @@ const (
 	estimateConcurrency = 64
 	estimateTime        = 10 * time.Second
 	estimateWarmup      = 3 * time.Second
+	// passRates says how to do without.
+	passRates = "pass rates, as in --sweep=1,2,4 or --find-max --rate=1"
 )
 
 // Estimate is the throughput with 64 requests in flight, or as many as allowed: the
@@ -199,11 +201,14 @@ func (s *Session) Estimate(ctx context.Context) (float64, error) {
 	if err != nil || run.Interrupted {
 		return 0, err
 	}
+	if run.To <= run.From {
+		return 0, fmt.Errorf("the trace ended within the warm-up of %v: %s", estimateWarmup, passRates)
+	}
 	if capacity := throughput(run); capacity > 0 {
 		return capacity, nil
 	}
-	return 0, fmt.Errorf("no request of the %d sent to estimate the capacity was completed: %s; pass rates, as in --sweep=1,2,4 or --find-max --rate=1",
-		len(run.Records), failureOf(run))
+	return 0, fmt.Errorf("no request of the %d sent to estimate the capacity was completed: %s; %s",
+		len(run.Records), failureOf(run), passRates)
 }
 
 // Rates are those of a sweep around a capacity: dense where the knee is expected, and
