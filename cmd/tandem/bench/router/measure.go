@@ -97,10 +97,7 @@ func (p Plan) relay(ctx context.Context, spec model.Spec, script []uint32, r *Re
 	go func() { failed <- l.run(running) }()
 	err = p.window(ctx, mesh, l, failed, r)
 	stop()
-	if err != nil {
-		return errors.Join(err, mesh.Failed())
-	}
-	if err := <-failed; err != nil {
+	if err := errors.Join(err, <-failed); err != nil { // the streams have ended
 		return errors.Join(err, mesh.Failed())
 	}
 	r.AddedTTFTMsP50, r.AddedTTFTMsP99 = stats.Milliseconds(l.ttft.Quantile(.5)), stats.Milliseconds(l.ttft.Quantile(.99))
