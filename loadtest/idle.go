@@ -42,14 +42,5 @@ func (s *Session) Idle(ctx context.Context) (Idle, error) {
 	if len(ttft) == 0 {
 		return Idle{}, fmt.Errorf("no request of the %d sent one at a time was completed: %s", len(run.Records), failureOf(run))
 	}
-	return Idle{TTFT: middle(ttft), TPOT: middle(tpot), E2E: middle(e2e)}, nil
-}
-
-// middle is the median, the lower of the middle two; 0 of nothing.
-func middle(all []time.Duration) time.Duration {
-	if len(all) == 0 {
-		return 0
-	}
-	slices.Sort(all)
-	return stats.Quantile(all, 0.5)
+	return Idle{TTFT: stats.QuantileOf(ttft, 0.5), TPOT: stats.QuantileOf(tpot, 0.5), E2E: stats.QuantileOf(e2e, 0.5)}, nil
 }

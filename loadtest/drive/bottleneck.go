@@ -3,7 +3,6 @@ package drive
 import (
 	"fmt"
 	"runtime"
-	"slices"
 	"time"
 
 	"github.com/tandem-serving/tandem/loadtest/client"
@@ -56,7 +55,7 @@ func (r *run) bottleneck(run *record.Run) string {
 		}
 	}
 	share := run.CPUShare()
-	most := max(dispatchDelayMost, time.Duration(dispatchDelayShare*float64(percentile(ttfts, .99))))
+	most := max(dispatchDelayMost, time.Duration(dispatchDelayShare*float64(stats.QuantileOf(ttfts, .99))))
 	late := 0
 	for _, delay := range delays {
 		if delay > most {
@@ -68,7 +67,7 @@ func (r *run) bottleneck(run *record.Run) string {
 		if len(delays) < leastForP99 {
 			sent = "requests were sent up to %s after they were due"
 		}
-		what := fmt.Sprintf(sent+" (%s is acceptable)", percentile(delays, .99).Round(10*time.Microsecond), most.Round(10*time.Microsecond))
+		what := fmt.Sprintf(sent+" (%s is acceptable)", stats.QuantileOf(delays, .99).Round(10*time.Microsecond), most.Round(10*time.Microsecond))
 		return blame(run, what, momentShare, "lower the rate or give it more cores", "the machine or its clock stalled; measure again, or lower the rate")
 	}
 	if share > cpuShareMost {
@@ -137,13 +136,4 @@ func othersShare(run *record.Run) *float64 {
 	}
 	share = min(max(share, 0), 1)
 	return &share
-}
-
-// percentile sorts the values and returns the percentile at p, 0 without values.
-func percentile(values []time.Duration, p float64) time.Duration {
-	if len(values) == 0 {
-		return 0
-	}
-	slices.Sort(values)
-	return stats.Quantile(values, p)
 }

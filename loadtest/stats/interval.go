@@ -64,10 +64,18 @@ func (h *Histogram) Interval(q, effective float64) (low, high time.Duration, ok 
 	return h.AtRank(int64(float64(l) * scale)), h.AtRank(int64(math.Ceil(float64(u) * scale))), true
 }
 
-// Quantile of at least one value, sorted: the least that the share q of them, 0 to 1, does not
-// exceed.
-func Quantile[T any](sorted []T, q float64) T {
-	return sorted[max(int(math.Ceil(q*float64(len(sorted))-1e-6))-1, 0)]
+// Quantile of sorted values: the least that the share q of them, 0 to 1, does not exceed; 0 of
+// none.
+func Quantile[T any](sorted []T, q float64) (value T) {
+	if len(sorted) == 0 {
+		return value
+	}
+	return sorted[QuantileIndex(len(sorted), q)]
+}
+
+// QuantileIndex is where Quantile is among n sorted values, at least one.
+func QuantileIndex(n int, q float64) int {
+	return max(int(math.Ceil(q*float64(n)-1e-6))-1, 0)
 }
 
 // QuantileOf is Quantile of values in any order, which it leaves as they are.

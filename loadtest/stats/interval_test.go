@@ -229,7 +229,7 @@ func TestQuantile(t *testing.T) {
 		values []int
 		q      float64
 		want   int
-	}{{[]int{7}, 0, 7}, {[]int{7}, 1, 7}, {[]int{1, 2, 3, 4}, 0.5, 2}, {[]int{1, 2, 3, 4}, 0.51, 3}, {[]int{1, 2, 3, 4}, 0.49, 2}, {[]int{1, 2, 3, 4}, 0.99, 4}, {[]int{1, 2, 3, 4}, 1, 4}} {
+	}{{nil, 0.5, 0}, {[]int{7}, 0, 7}, {[]int{7}, 1, 7}, {[]int{1, 2, 3, 4}, 0.5, 2}, {[]int{1, 2, 3, 4}, 0.51, 3}, {[]int{1, 2, 3, 4}, 0.49, 2}, {[]int{1, 2, 3, 4}, 0.99, 4}, {[]int{1, 2, 3, 4}, 1, 4}} {
 		if got := stats.Quantile(c.values, c.q); got != c.want {
 			t.Errorf("quantile %v of %v is %d, want %d", c.q, c.values, got, c.want)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-serving/tandem/loadtest/measure"
 	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // view is the budgets sorted by one latency, with its percentiles.
@@ -83,15 +84,9 @@ func newView(latency measure.Latency, name string, d *measure.Distribution, budg
 // so the window grows with the sample while its share shrinks.
 func (v *view) near(q float64) []*budget {
 	n := len(v.budgets)
-	at := rank(n, q)
+	at := stats.QuantileIndex(n, q)
 	half := int(math.Sqrt(float64(n) * q * (1 - q)))
 	return v.budgets[max(at-half, 0):min(at+half+1, n)]
-}
-
-// rank is the index of the q-quantile in n sorted values: the least that q·n of them do
-// not exceed, as in HdrHistogram.
-func rank(n int, q float64) int {
-	return min(max(int(math.Ceil(q*float64(n)))-1, 0), n-1)
 }
 
 func (v *view) breakdown(p percentile) Breakdown {
@@ -123,6 +118,6 @@ func (e *Explanation) otherShares(budgets []*budget) {
 	}
 	slices.Sort(shares)
 	e.OtherShareMean = sum / float64(len(shares))
-	e.OtherShareP50 = shares[rank(len(shares), 0.5)]
-	e.OtherShareP99 = shares[rank(len(shares), 0.99)]
+	e.OtherShareP50 = stats.Quantile(shares, 0.5)
+	e.OtherShareP99 = stats.Quantile(shares, 0.99)
 }

@@ -1,6 +1,10 @@
 package tail
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/tandem-serving/tandem/loadtest/stats"
+)
 
 // noticeable is the minimum share of a percentile for a stage to be considered.
 const noticeable = 0.01
@@ -14,7 +18,7 @@ func (v *view) amdahl() []WhatIf {
 		if p.key != "p50" && p.key != "p99" {
 			continue
 		}
-		at := rank(len(v.budgets), p.q)
+		at := stats.QuantileIndex(len(v.budgets), p.q)
 		now := v.value(v.budgets[at])
 		if now <= 0 || p.ms <= 0 {
 			continue

@@ -35,16 +35,10 @@ func (r *Result) Differences() []Difference {
 		{measure.TTFT, func(f report.Figures) *measure.Distribution { return f.TTFT }},
 		{measure.TPOT, func(f report.Figures) *measure.Distribution { return f.TPOT }},
 	} {
-		for _, p := range []struct {
-			name string
-			of   func(*measure.Distribution) *float64
-		}{
-			{"p50", func(d *measure.Distribution) *float64 { return d.P50 }},
-			{"p99", func(d *measure.Distribution) *float64 { return d.P99 }},
-		} {
+		for _, p := range []string{"p50", "p99"} {
 			var sides [2][]float64
 			for _, step := range r.Steps {
-				a, b := p.of(l.of(step.Figures[0])), p.of(l.of(step.Figures[1]))
+				a, b := l.of(step.Figures[0]).Percentile(p), l.of(step.Figures[1]).Percentile(p)
 				if a != nil && b != nil {
 					sides[0], sides[1] = append(sides[0], *a), append(sides[1], *b)
 				}
@@ -52,7 +46,7 @@ func (r *Result) Differences() []Difference {
 			if len(sides[0]) == 0 {
 				continue
 			}
-			d := Difference{Latency: l.name, Percentile: p.name, Rounds: len(sides[0])}
+			d := Difference{Latency: l.name, Percentile: p, Rounds: len(sides[0])}
 			for i, values := range sides {
 				d.Milliseconds[i] = stats.Median(values)
 				d.Range[i] = [2]float64{slices.Min(values), slices.Max(values)}

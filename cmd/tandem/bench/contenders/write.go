@@ -117,10 +117,10 @@ func (r *Result) latencies(out *strings.Builder) {
 	for _, rate := range r.rates() {
 		for side := range r.Outcomes {
 			figures := r.at(side, rate)
-			p := func(of func(*report.Figures) *measure.Distribution, percentile func(*measure.Distribution) *float64) string {
+			p := func(of func(*report.Figures) *measure.Distribution, percentile string) string {
 				var values []float64
 				for _, f := range figures {
-					if value := percentile(of(f)); value != nil {
+					if value := of(f).Percentile(percentile); value != nil {
 						values = append(values, *value)
 					}
 				}
@@ -136,8 +136,6 @@ func (r *Result) latencies(out *strings.Builder) {
 				}
 				return fmt.Sprintf("%.3g", stats.Median(values))
 			}
-			p50 := func(d *measure.Distribution) *float64 { return d.P50 }
-			p99 := func(d *measure.Distribution) *float64 { return d.P99 }
 			ttft := func(f *report.Figures) *measure.Distribution { return f.TTFT }
 			second := func(f *report.Figures) *measure.Distribution { return f.SecondToken }
 			tpot := func(f *report.Figures) *measure.Distribution { return f.TPOT }
@@ -147,7 +145,7 @@ func (r *Result) latencies(out *strings.Builder) {
 			}
 			slices.Sort(verdicts)
 			fmt.Fprintf(out, "| %.3g | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", rate, r.name(side),
-				p(ttft, p50), p(ttft, p99), p(second, p50), p(second, p99), p(tpot, p50), p(tpot, p99),
+				p(ttft, "p50"), p(ttft, "p99"), p(second, "p50"), p(second, "p99"), p(tpot, "p50"), p(tpot, "p99"),
 				median(func(f *report.Figures) float64 { return f.CompletedRPS }),
 				median(func(f *report.Figures) float64 { return f.Goodput }),
 				strings.Join(slices.Compact(verdicts), ", "))
