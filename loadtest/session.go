@@ -32,9 +32,6 @@ type Progress interface {
 	Sample(record.Sample)
 }
 
-// describeTimeout bounds Describe.
-const describeTimeout = 10 * time.Second
-
 // Session measures one server in successive runs. Not for concurrent use.
 type Session struct {
 	cfg        Config
@@ -72,8 +69,6 @@ func NewSession(ctx context.Context, cfg Config, server client.Client, progress 
 	if s.objectives, err = cfg.objectives(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
-	defer cancel()
 	if s.server, err = server.Describe(ctx); err != nil {
 		return nil, err
 	}
