@@ -140,7 +140,7 @@ func (d *dispatcher) take(q *workload.Request) {
 // over reports that nothing more can become due: the source has ended or is past the
 // limit, and no request in flight can have a next turn.
 func (d *dispatcher) over() bool {
-	d.alone.Store(true)
+	d.onlyFollowUps.Store(true)
 	if d.head == nil && !d.ended {
 		return false
 	}
@@ -167,7 +167,7 @@ func (d *dispatcher) silent() bool {
 // close ends sending. Due requests that were not sent are recorded, unless the run was
 // interrupted.
 func (d *dispatcher) close(at time.Duration) {
-	d.ended0 = at
+	d.sendingEnded = at
 	if d.Concurrency > 0 || d.stop.Load() {
 		return
 	}

@@ -17,15 +17,15 @@
 // A Run says in record.Client.Bottleneck that its figures are not the server's, if
 //
 //   - a request was due while InFlightLimit requests were in flight;
-//   - this machine could not send a request, as with too few open files;
+//   - this machine could not send a request, as with too few open files or ports;
 //   - the client fell so far behind, or its records took so much memory, that it
 //     stopped sending;
 //   - more than 1% of the requests, and more than one, came from the source after they
 //     were due;
 //   - the p99 dispatch delay (Dispatched - Due) after the warm-up exceeds a millisecond
 //     and a tenth of the p99 TTFT from the send. The delay is part of every latency and
-//     reported, but the tail would be the client's own. Of a hundred requests or fewer,
-//     two must be so late;
+//     reported, but the tail would be the client's own. Of fewer than a hundred
+//     requests, two must be so late;
 //   - the process used more than nine tenths of its cores between From and To.
 //
 // The first that applies is reported. If the client was late, the report also says who

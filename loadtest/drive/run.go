@@ -33,8 +33,8 @@ type run struct {
 	due, sent, ended, failed, running, sessions atomic.Int64
 	// tokens of ended requests.
 	tokens atomic.Int64
-	// alone: only requests in flight can lead to more.
-	alone atomic.Bool
+	// onlyFollowUps: only requests in flight can lead to more.
+	onlyFollowUps atomic.Bool
 
 	mu sync.Mutex
 	// turns that became due, and times at which places became free in closed loop.
@@ -42,11 +42,11 @@ type run struct {
 	free  []time.Duration
 
 	// Owned by the dispatcher, then by Run.
-	records    []*record.Record
-	runningMax int
-	sourceLate int
-	unsent     int
-	ended0     time.Duration // when sending stopped
+	records      []*record.Record
+	runningMax   int
+	sourceLate   int
+	unsent       int
+	sendingEnded time.Duration
 	// sourceEnded: sending stopped because an open loop's source ended.
 	sourceEnded bool
 	stopped     string // why the client gave up
@@ -88,7 +88,7 @@ func Run(ctx context.Context, o Options) (*record.Run, error) {
 
 	out := &record.Run{
 		Began: began, Offered: o.Offered, Concurrency: o.Concurrency,
-		From: o.Warmup, To: r.ended0, Drained: r.clock.Now(),
+		From: o.Warmup, To: r.sendingEnded, Drained: r.clock.Now(),
 		Records: r.records, Samples: samples.close(), Interrupted: r.stop.Load(),
 	}
 	slices.SortStableFunc(out.Records, func(a, b *record.Record) int { return int(a.Due - b.Due) })
@@ -183,7 +183,7 @@ func (r *run) serve(q *workload.Request, rec *record.Record) {
 	}
 	r.running.Add(-1)
 	r.mu.Unlock()
-	if wake || r.alone.Load() {
+	if wake || r.onlyFollowUps.Load() {
 		r.timer.Wake()
 	}
 }

@@ -43,18 +43,18 @@ func objectives(due []*record.Record, drained time.Duration, options Options) []
 	return all
 }
 
-// told is what the requests show about a term.
-type told struct {
+// termSample is what the requests show about a term.
+type termSample struct {
 	sample
 	// endless is how many latencies never ended. open is how many requests were still
 	// undecided when the run ended; the sample lacks them.
 	endless, open int64
 }
 
-// tell collects the latencies of a term. Refused, failed and timed-out requests count as
+// newTermSample collects the latencies of a term. Refused, failed and timed-out requests count as
 // endless. So do cut-off and unsent ones that waited longer than the bound.
-func tell(due []*record.Record, drained time.Duration, t Term) told {
-	var all told
+func newTermSample(due []*record.Record, drained time.Duration, t Term) termSample {
+	var all termSample
 	values := make([]time.Duration, 0, len(due))
 	came := func(d time.Duration) { values = append(values, d) }
 	never := func() {
@@ -102,7 +102,7 @@ func tell(due []*record.Record, drained time.Duration, t Term) told {
 
 // why says why a percentile that falls on endless latencies is missed: first how those that
 // ended would have fared without them.
-func (all told) why(h *stats.Histogram, t Term) string {
+func (all termSample) why(h *stats.Histogram, t Term) string {
 	endless := fmt.Sprintf("%d of %d were not served in time", all.endless, h.Count())
 	ended := h.Count() - all.endless
 	share := t.Percentile / 100
@@ -119,7 +119,7 @@ func (all told) why(h *stats.Histogram, t Term) string {
 
 func objective(due []*record.Record, drained time.Duration, t Term) Objective {
 	o := Objective{Term: t.String()}
-	all := tell(due, drained, t)
+	all := newTermSample(due, drained, t)
 	h := stats.NewHistogram()
 	all.each(func(_ int, d time.Duration, n int64) { h.RecordN(d, n) })
 	if h.Count() == 0 {

@@ -33,11 +33,11 @@ func NewCapacity(start, factor, tolerance float64) *Search {
 func attained(step Step) (found finding, why string) {
 	switch s := step.Summary; {
 	case s == nil:
-		return untold, cmp.Or(step.Why, "it was not measured")
+		return inconclusive, cmp.Or(step.Why, "it was not measured")
 	case step.Interrupted:
-		return untold, cmp.Or(step.Why, "interrupted")
+		return inconclusive, cmp.Or(step.Why, "interrupted")
 	case s.Requests == 0:
-		return untold, "no request was due in the window; make it longer or raise the rate"
+		return inconclusive, "no request was due in the window; make it longer or raise the rate"
 	case s.SLOAttainment < Share:
 		return failed, fmt.Sprintf("%.1f%% of the requests met the SLO", 100*s.SLOAttainment)
 	}

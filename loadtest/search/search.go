@@ -31,9 +31,9 @@ const (
 	// failed by far, or narrowly and so possibly by chance.
 	failed
 	failedNarrowly
-	// limited: the client was the bottleneck; untold: inconclusive.
+	// limited: the client was the bottleneck; inconclusive: for another reason.
 	limited
-	untold
+	inconclusive
 )
 
 // Next is the rate to try, requests per second; ok is false when the search is over. It
@@ -59,7 +59,7 @@ func (s *Search) Stretch() float64 {
 func (s *Search) Done(step Step) {
 	var found finding
 	found, step.Why = s.judge(step)
-	step.Passed, step.Unknown = found == passed, found == limited || found == untold
+	step.Passed, step.Unknown = found == passed, found == limited || found == inconclusive
 	s.steps = append(s.steps, step)
 	s.plan.done(step.Rate, found)
 }
@@ -74,9 +74,9 @@ func judge(step Step) (found finding, why string) {
 	s := step.Summary
 	switch {
 	case s == nil:
-		return untold, cmp.Or(step.Why, "it was not measured")
+		return inconclusive, cmp.Or(step.Why, "it was not measured")
 	case step.Interrupted:
-		return untold, cmp.Or(step.Why, "interrupted")
+		return inconclusive, cmp.Or(step.Why, "interrupted")
 	case step.Client != "":
 		return limited, record.Explain(step.Client)
 	case s.Verdict != measure.Stable && s.Verdict != measure.None:
@@ -100,9 +100,9 @@ func judge(step Step) (found finding, why string) {
 	}
 	switch {
 	case s.Verdict == measure.None:
-		return untold, string(s.Verdict) + ": " + s.Reason
+		return inconclusive, string(s.Verdict) + ": " + s.Reason
 	case unsure != "":
-		return untold, unsure
+		return inconclusive, unsure
 	}
 	return passed, ""
 }

@@ -73,7 +73,7 @@ func (c conversation) continueText(prompt Prompt, answer Answer, said utterance)
 	chat := make([]Message, 0, len(prompt.Chat)+2)
 	chat = append(append(chat, prompt.Chat...), Message{"assistant", answer.Text}, Message{"user", said.text})
 	// The answer is appended unchanged: the server has the text so far cached.
-	return Prompt{Text: prompt.Text + answer.Text + between + said.text, Chat: chat}
+	return Prompt{Text: prompt.Text + answer.Text + messageSeparator + said.text, Chat: chat}
 }
 
 func (c conversation) continueIDs(prompt Prompt, answer Answer, answered int, said utterance, tokens int) Prompt {

@@ -61,8 +61,8 @@ func (m *maker) appendText(text []byte, p part) []byte {
 	return m.spec.prose.append(text, &pcg, p.tokens)
 }
 
-// between separates a conversation's messages in flat text.
-const between = "\n\n"
+// messageSeparator separates a conversation's messages in flat text.
+const messageSeparator = "\n\n"
 
 // prompt is a first prompt: a system prompt, if it has tokens, and the user's message.
 func (m *maker) prompt(system part, user ...part) Prompt {
@@ -104,7 +104,7 @@ func opening(system, user string) Prompt {
 	if system == "" {
 		return Prompt{Text: user, Chat: []Message{{"user", user}}}
 	}
-	return Prompt{Text: system + between + user, Chat: []Message{{"system", system}, {"user", user}}}
+	return Prompt{Text: system + messageSeparator + user, Chat: []Message{{"system", system}, {"user", user}}}
 }
 
 // request returns a request with everything that does not depend on its prompt.

@@ -17,12 +17,12 @@ type Parser struct {
 	before, after []byte
 	like          Chunk
 	reasoning     bool
-	// vain counts patterns that matched no later chunk.
-	vain int
+	// misses counts patterns that matched no later chunk.
+	misses int
 }
 
-// maxVain is the number of such patterns after which no more are learned.
-const maxVain = 4
+// maxMisses is the number of such patterns after which no more are learned.
+const maxMisses = 4
 
 // Reset prepares the Parser for another stream and keeps its buffers.
 func (p *Parser) Reset() { *p = Parser{before: p.before[:0], after: p.after[:0]} }
@@ -31,11 +31,11 @@ func (p *Parser) Reset() { *p = Parser{before: p.before[:0], after: p.after[:0]}
 // empty from nonempty. TokenIDs and Usage must not be changed.
 func (p *Parser) Parse(data []byte, text bool) (Chunk, error) {
 	if c, ok := p.same(data, text); ok {
-		p.vain = 0
+		p.misses = 0
 		return c, nil
 	}
 	c, err := Parse(data)
-	if err == nil && p.vain < maxVain {
+	if err == nil && p.misses < maxMisses {
 		p.learn(data, &c)
 	}
 	return c, err
@@ -95,7 +95,7 @@ func (p *Parser) learn(data []byte, c *Chunk) {
 	if p.reasoning {
 		keys = []string{`"reasoning_content"`, `"reasoning"`}
 	}
-	p.vain++
+	p.misses++
 	for _, key := range keys {
 		from, ok := valueAfter(data, key)
 		if !ok {
