@@ -52,6 +52,7 @@ type Reader struct {
 	after  int64 // and where it ends
 	left   decoder
 	closed bool
+	err    error // of Next
 	// Build is the program that wrote the log, and Began when.
 	Build string
 	Began time.Time
@@ -183,7 +184,14 @@ func (r *Reader) segment() error {
 // Next reads the next record. io.EOF is the end of a log that was closed; for one that was not
 // it is a CutError, and for one that cannot be read a DamagedError. The error, too, is the same
 // from then on.
-func (r *Reader) Next() (*Record, error) {
+func (r *Reader) Next() (record *Record, _ error) {
+	if r.err == nil {
+		record, r.err = r.next()
+	}
+	return record, r.err
+}
+
+func (r *Reader) next() (*Record, error) {
 	for {
 		for len(r.left.data) == 0 {
 			switch err := r.segment(); {
