@@ -1518,7 +1518,8 @@ func (x *GetBudgetResponse) GetParts() []*BudgetLine {
 	return nil
 }
 
-// BudgetLine is one stage or total. Percentiles are overestimated by at most 1%.
+// BudgetLine is one stage or total. Percentiles are overestimated by at most 1%, or by
+// about half a microsecond if that is more.
 type BudgetLine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Stage or total as named in metrics, such as "queue".
