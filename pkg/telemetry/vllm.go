@@ -91,12 +91,12 @@ func vllmView(families []*dto.MetricFamily, model string) []*dto.MetricFamily {
 		if source == nil {
 			continue
 		}
+		if v.value == nil {
+			v.value = sum
+		}
 		family := &dto.MetricFamily{Name: proto.String(v.name), Help: proto.String(v.help), Type: source.Type}
 		for _, group := range v.groups(source.GetMetric(), model) {
-			sample := sum(group.samples)
-			if v.value != nil {
-				sample = v.value(group.samples)
-			}
+			sample := v.value(group.samples)
 			sample.Label = group.labels
 			family.Metric = append(family.Metric, sample)
 		}
