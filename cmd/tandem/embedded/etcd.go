@@ -17,7 +17,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
@@ -47,10 +46,9 @@ type EtcdConfig struct {
 
 // Etcd is a running etcd server, the only member of its cluster.
 type Etcd struct {
-	server   *embed.Etcd
+	server   interface{ Close() } // an *embed.Etcd, but for tests
 	lock     *os.File
-	failed   failure
-	broken   atomic.Bool
+	failed   *failure
 	endpoint string
 	close    sync.Once
 }
@@ -88,7 +86,7 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 	config.ElectionMs = etcdElectionMs
 	config.AutoCompactionMode = embed.CompactorModePeriodic
 	config.AutoCompactionRetention = "1h"
-	failed := make(failure, 1)
+	failed := newFailure()
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(failed.logger())
 	// A load report of the machine every five seconds is no news here.
 	config.Metrics = "basic"
@@ -113,10 +111,9 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 	case <-server.Server.ReadyNotify():
 		e.endpoint = client.Scheme + "://" + server.Clients[0].Addr().String()
 		return e, nil
-	case err = <-failed:
-		// Its goroutines may be half gone: closing it could wait for ever.
-		_ = lock.Close()
-		return nil, explainData(cfg, config.Dir, err)
+	case <-failed.happened:
+		e.Close()
+		return nil, explainData(cfg, config.Dir, failed.err)
 	case err = <-server.Err():
 	case <-server.Server.StopNotify():
 		err = errors.New("it stopped before it was ready")
@@ -136,8 +133,8 @@ func (e *Etcd) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case err := <-e.failed:
-		e.broken.Store(true)
+	case <-e.failed.happened:
+		err := e.failed.err
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 			return fmt.Errorf("no space is left on the disk of its data: %w", err)
 		}
@@ -145,12 +142,22 @@ func (e *Etcd) Run(ctx context.Context) error {
 	}
 }
 
-// Close stops the server and waits for it, unless it failed: parts of it may be
-// gone, and it could wait for them for ever. Its data stays.
+// Close stops the server and waits for it, unless it has failed or fails now: parts
+// of it may be gone, and it could wait for them for ever. Its data stays.
 func (e *Etcd) Close() {
 	e.close.Do(func() {
-		if !e.broken.Load() {
-			e.server.Close()
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			select {
+			case <-e.failed.happened:
+			default:
+				e.server.Close()
+			}
+		}()
+		select {
+		case <-closed:
+		case <-e.failed.happened:
 		}
 		// Closing unlocks; nothing was written.
 		_ = e.lock.Close()

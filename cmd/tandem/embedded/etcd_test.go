@@ -2,11 +2,13 @@ package embedded_test
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
 )
@@ -129,6 +131,52 @@ func TestDataOfNoEtcd(t *testing.T) {
 				t.Errorf("not one line for people: %q", text)
 			}
 			t.Log(text)
+		})
+	}
+}
+
+// stuckServer does not close before its channel is closed.
+type stuckServer chan struct{}
+
+func (s stuckServer) Close() { <-s }
+
+// A server that fails may never close, whether or not Run is there to see it.
+func TestCloseAfterFailure(t *testing.T) {
+	broken := errors.New("the disk is broken")
+	for _, c := range []struct {
+		name       string
+		early, run bool // it fails before it is closed, and Run sees it
+	}{
+		{"before Run", true, false},
+		{"during Run", true, true},
+		{"during Close", false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := make(stuckServer)
+				defer close(server)
+				e, fail := embedded.NewEtcd(server)
+				if c.early {
+					fail(broken)
+				}
+				if c.run {
+					if err := e.Run(t.Context()); !errors.Is(err, broken) {
+						t.Errorf("it failed by %v", err)
+					}
+				}
+				closed := make(chan struct{})
+				go func() { defer close(closed); e.Close() }()
+				synctest.Wait()
+				if !c.early {
+					fail(broken)
+				}
+				synctest.Wait()
+				select {
+				case <-closed:
+				default:
+					t.Error("it does not close")
+				}
+			})
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -22,12 +23,19 @@ import (
 // says through its logger before it does so is caught here and becomes an error.
 // A panic without that on a goroutine of etcd's cannot be caught by anybody.
 
-// failure holds the first failure; it is a zap hook for entries that end etcd.
-type failure chan error
+// failure is the first failure of an etcd; it is a zap hook for entries that end etcd. It is safe
+// for concurrent use.
+type failure struct {
+	once     sync.Once
+	happened chan struct{} // closed when err is set
+	err      error
+}
+
+func newFailure() *failure { return &failure{happened: make(chan struct{})} }
 
 // OnWrite keeps what etcd says and ends the goroutine that said it, in place of
 // the process.
-func (f failure) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
+func (f *failure) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 	err := errors.New(entry.Message)
 	for _, field := range fields {
 		if cause, is := field.Interface.(error); is && field.Type == zapcore.ErrorType {
@@ -38,15 +46,16 @@ func (f failure) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 	runtime.Goexit()
 }
 
-func (f failure) add(err error) {
-	select {
-	case f <- err:
-	default: // what comes after the first follows from it
-	}
+// add keeps the first error: what comes after it follows from it.
+func (f *failure) add(err error) {
+	f.once.Do(func() {
+		f.err = err
+		close(f.happened)
+	})
 }
 
 // logger is silent but for what ends etcd.
-func (f failure) logger() *zap.Logger {
+func (f *failure) logger() *zap.Logger {
 	return zap.NewNop().WithOptions(zap.WithPanicHook(f), zap.WithFatalHook(f))
 }
 
@@ -55,7 +64,7 @@ const startGrace = 3 * time.Second
 
 // start starts etcd, unless ctx ends first: a disk may keep it for ever. After a failure etcd
 // may keep goroutines and files that nothing can close: the process is about to end.
-func (f failure) start(ctx context.Context, config *embed.Config) (*embed.Etcd, error) {
+func (f *failure) start(ctx context.Context, config *embed.Config) (*embed.Etcd, error) {
 	started, left := make(chan *embed.Etcd), make(chan struct{})
 	defer close(left)
 	go func() {
@@ -90,8 +99,8 @@ func (f failure) start(ctx context.Context, config *embed.Config) (*embed.Etcd, 
 	select {
 	case server := <-started:
 		return server, nil
-	case err := <-f:
-		return nil, err
+	case <-f.happened:
+		return nil, f.err
 	case <-late:
 		return nil, ctx.Err()
 	}
