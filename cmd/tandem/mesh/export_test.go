@@ -76,6 +76,17 @@ func KVAddress(listen, advertise, kvListen, kvAdvertise string, listening net.Ad
 	return place.listen, told, err
 }
 
+// LeftOpen is how many ports of a decode worker are open when it has ended, and the error of
+// opening them.
+func LeftOpen(o kvtransfer.Config, kvListen string) (ports int, err error) {
+	p := &process{options: Options{KV: o}, logger: slog.New(slog.DiscardHandler)}
+	worker := &part{role: controlv1.Role_ROLE_DECODE, id: "decode-1", listen: "127.0.0.1:0", kvListen: kvListen}
+	err = p.listenPart(worker)
+	p.closePart(worker)
+	ports = len(p.listeners)
+	return ports, errors.Join(err, p.closeListeners())
+}
+
 // KVDial is kvDial of a process with these options.
 func KVDial(o kvtransfer.Config) func(address string) (*grpc.ClientConn, error) {
 	p := &process{options: Options{KV: o}}

@@ -44,6 +44,32 @@ func TestKVAddresses(t *testing.T) {
 	}
 }
 
+// A worker that cannot open all of its ports keeps none open.
+func TestPortsOfAWorkerThatCannotStart(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	socket := filepath.Join(t.TempDir(), "s")
+	if err := os.Mkdir(socket+".pages", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, transport, socket, kvListen string
+		want                              string // of the error
+	}{
+		{"all open", kvtransfer.TransportAuto, kvtransfer.SocketAuto, "127.0.0.1:0", ""},
+		{"a port that is taken", kvtransfer.TransportAuto, kvtransfer.SocketAuto, taken.Addr().String(), "--kv-listen"},
+		{"no socket for pages", kvtransfer.TransportShm, socket, "", "--kv-transport"},
+	} {
+		open, err := mesh.LeftOpen(kvtransfer.Config{Transport: c.transport, Socket: c.socket}, c.kvListen)
+		if open != 0 || (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %d ports are open, %v", c.name, open, err)
+		}
+	}
+}
+
 // What cannot be wanted is passed over before anything is tried.
 func TestKVDialPassesOver(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")

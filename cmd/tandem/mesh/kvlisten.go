@@ -45,7 +45,7 @@ func (e *kvEndpoint) add(listener net.Listener, address string) {
 }
 
 // listenKV opens an endpoint. If the default socket cannot be opened, the endpoint does without
-// it; a socket that was given by name must open.
+// it; a socket that was given by name must open. With an error comes what is open already.
 func (p *process) listenKV(place kvPlace, role controlv1.Role) (*kvEndpoint, error) {
 	o, e := p.options.KV, new(kvEndpoint)
 	if wanted, needed := o.Sockets(); wanted {
@@ -55,10 +55,10 @@ func (p *process) listenKV(place kvPlace, role controlv1.Role) (*kvEndpoint, err
 			p.listeners = append(p.listeners, listener)
 			e.add(listener, addressOf(listener.Addr()))
 			if err := p.listenPages(e, listener.Addr().String(), role); err != nil {
-				return nil, err
+				return e, err
 			}
 		case needed:
-			return nil, fmt.Errorf("--kv-socket: %w", err)
+			return e, fmt.Errorf("--kv-socket: %w", err)
 		default:
 			p.logger.Info("kv is received over tcp only: no folder for a unix socket", slog.Any("error", err))
 		}
@@ -68,15 +68,12 @@ func (p *process) listenKV(place kvPlace, role controlv1.Role) (*kvEndpoint, err
 	}
 	listener, err := kvtransfer.Listen(place.listen)
 	if err != nil {
-		return nil, fmt.Errorf("--kv-listen: %w", err)
+		return e, fmt.Errorf("--kv-listen: %w", err)
 	}
 	p.listeners = append(p.listeners, listener)
 	address, err := place.address(listener.Addr())
-	if err != nil {
-		return nil, err
-	}
 	e.add(listener, address)
-	return e, nil
+	return e, err
 }
 
 // listenPages opens the socket that passes the descriptor of a decode worker's pages, beside the
