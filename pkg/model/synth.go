@@ -11,8 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/tandem-serving/tandem/pkg/diskspace"
 	"github.com/tandem-serving/tandem/pkg/parallel"
 )
 
@@ -102,13 +101,12 @@ func claimDirectory(dir string) (created bool, err error) {
 
 // checkDisk compares the weights, and a little for the rest, with the free disk.
 func checkDisk(dir string, spec Spec) error {
-	var disk unix.Statfs_t
-	if err := unix.Statfs(dir, &disk); err != nil {
-		return fmt.Errorf("find the free space of %s: %w", dir, err)
+	free, err := diskspace.Free(dir)
+	if err != nil {
+		return err
 	}
 	const rest = 64 << 20
-	need := uint64(spec.Parameters())*2 + rest
-	if free := disk.Bavail * uint64(disk.Bsize); free < need {
+	if need := spec.Parameters()*2 + rest; free < need {
 		return fmt.Errorf("%s: only %d MB are free, but the model needs %d MB: free some space, or name a directory on another disk", dir, free/1e6, need/1e6)
 	}
 	return nil

@@ -5,10 +5,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/storage/wal"
+
+	"github.com/tandem-serving/tandem/pkg/diskspace"
 )
 
 // spaceEvery is how often the free space is looked at.
@@ -19,7 +20,7 @@ const spaceEvery = 5 * time.Second
 type SpaceWatch struct {
 	// Dir is the folder of the data.
 	Dir string
-	// Free is how many bytes may still be written to the disk of a folder. Nil: FreeBytes.
+	// Free is how many bytes may still be written to the disk of a folder. Nil: diskspace.Free.
 	Free   func(dir string) (int64, error)
 	Logger *slog.Logger
 }
@@ -28,7 +29,7 @@ type SpaceWatch struct {
 func (w *SpaceWatch) Run(ctx context.Context) {
 	free := w.Free
 	if free == nil {
-		free = FreeBytes
+		free = diskspace.Free
 	}
 	least := LeastFreeBytes()
 	ticker := time.NewTicker(spaceEvery)
@@ -66,13 +67,4 @@ func StartBytes(dataDir string) int64 {
 		return LeastFreeBytes()
 	}
 	return newEtcdBytes
-}
-
-// FreeBytes is how many bytes this user may still write to the disk of a folder.
-func FreeBytes(dir string) (int64, error) {
-	var stat syscall.Statfs_t
-	if err := syscall.Statfs(dir, &stat); err != nil {
-		return 0, err
-	}
-	return int64(stat.Bavail) * stat.Bsize, nil
 }

@@ -53,15 +53,6 @@ func TestDiskThatFills(t *testing.T) {
 	})
 }
 
-func TestFreeBytes(t *testing.T) {
-	if free, err := embedded.FreeBytes(t.TempDir()); err != nil || free <= 0 {
-		t.Errorf("%d bytes, %v", free, err)
-	}
-	if _, err := embedded.FreeBytes("/nowhere/at/all"); err == nil {
-		t.Error("a folder that is not there has a disk")
-	}
-}
-
 // A new etcd needs more than one that has its log already.
 func TestStartBytes(t *testing.T) {
 	dir := t.TempDir()

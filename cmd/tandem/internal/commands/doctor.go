@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/doctor"
 	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/diskspace"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/identity"
 	"github.com/tandem-serving/tandem/pkg/membership"
@@ -142,7 +143,7 @@ func (d *examination) run(ctx context.Context, timeout time.Duration) ([]doctor.
 	machine := doctor.Machine{
 		Root: os.DirFS("/"), Processors: runtime.NumCPU(), Threads: runtime.GOMAXPROCS(0), Instructions: cpu.InstructionSets(),
 		OpenFiles: files, LeastFiles: mesh.LeastOpenFiles(doctorParts), RouterFiles: mesh.LeastOpenFiles(doctorParts) + routerConnections,
-		DataDir: d.dataDir, TempDir: os.TempDir(), LeastFree: embedded.StartBytes(cmp.Or(d.dataDir, os.TempDir())), Free: embedded.FreeBytes,
+		DataDir: d.dataDir, TempDir: os.TempDir(), LeastFree: embedded.StartBytes(cmp.Or(d.dataDir, os.TempDir())), Free: diskspace.Free,
 	}
 	questions := []doctor.Question{
 		func(ctx context.Context) []doctor.Check { return d.askClients(ctx, clients) },

@@ -1,14 +1,13 @@
 package packedweights
 
 import (
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/tandem-serving/tandem/pkg/diskspace"
 )
 
 // suffix ends the names of files of weights; those being written begin with a dot and
@@ -29,7 +28,7 @@ type Folder struct {
 
 	// Tests replace what the system does; nil is the system.
 	Create func(dir, pattern string) (File, error) // os.CreateTemp
-	Free   func(dir string) (uint64, error)        // bytes that may still be written
+	Free   func(dir string) (int64, error)         // bytes that may still be written
 	Now    func() time.Time
 }
 
@@ -46,20 +45,12 @@ func (f Folder) complete() Folder {
 		f.Create = func(dir, pattern string) (File, error) { return os.CreateTemp(dir, pattern) } // of mode 0600
 	}
 	if f.Free == nil {
-		f.Free = free
+		f.Free = diskspace.Free
 	}
 	if f.Now == nil {
 		f.Now = time.Now
 	}
 	return f
-}
-
-func free(dir string) (uint64, error) {
-	var disk unix.Statfs_t
-	if err := unix.Statfs(dir, &disk); err != nil {
-		return 0, fmt.Errorf("find the free space of %s: %w", dir, err)
-	}
-	return disk.Bavail * uint64(disk.Bsize), nil
 }
 
 // sweep removes what a process left behind that ended while it wrote: files that

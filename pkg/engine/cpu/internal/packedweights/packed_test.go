@@ -257,7 +257,7 @@ func TestFailedWrite(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		file limited
-		free uint64
+		free int64
 		want error
 	}{
 		{"full at once", limited{left: 0}, all, syscall.ENOSPC},
@@ -271,7 +271,7 @@ func TestFailedWrite(t *testing.T) {
 			f := packedweights.Folder{Path: t.TempDir()}
 			before := random(1, sizes)
 			write(t, f, before)
-			f.Free = func(string) (uint64, error) { return c.free, nil }
+			f.Free = func(string) (int64, error) { return c.free, nil }
 			f.Create = func(dir, pattern string) (packedweights.File, error) {
 				file, err := os.CreateTemp(dir, pattern)
 				c.file.File = file

@@ -38,7 +38,7 @@ func (f Folder) write(ctx context.Context, id Identity, s stream, progress func(
 	// So that a disk is not full, for others too, until the write fails.
 	if free, err := f.Free(f.Path); err != nil {
 		return err
-	} else if free < uint64(need) {
+	} else if free < need {
 		return fmt.Errorf("only %d MB are free, but the weights need %d MB: free some space, or name a folder on another disk", free/1e6, (need+1e6-1)/1e6)
 	}
 	h := header{identity: id.text(), bytes: s.bytes, sums: make([]uint32, chunks(s.bytes))}
