@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/scaling"
 )
@@ -85,6 +86,13 @@ func LeftOpen(o kvtransfer.Config, kvListen string) (ports int, err error) {
 	p.closePart(worker)
 	ports = len(p.listeners)
 	return ports, errors.Join(err, p.closeListeners())
+}
+
+// Record begins and ends the event log of a worker.
+func Record(o RecordConfig, worker string) error {
+	p := &process{options: Options{Record: o}}
+	log, err := p.newEventLog(membership.Identity{ID: worker, Epoch: 1, Role: controlv1.Role_ROLE_DECODE}, slog.New(slog.DiscardHandler))
+	return errors.Join(err, p.closeEventLog(log))
 }
 
 // KVDial is kvDial of a process with these options.

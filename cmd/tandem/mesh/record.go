@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -61,7 +62,7 @@ func (p *process) newEventLog(identity membership.Identity, logger *slog.Logger)
 	if err := os.MkdirAll(config.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("--record: %w", err)
 	}
-	path := filepath.Join(config.Dir, fmt.Sprintf("%s-%016x.events", identity.ID, identity.Epoch))
+	path := filepath.Join(config.Dir, fmt.Sprintf("%s-%016x.events", url.PathEscape(identity.ID), identity.Epoch))
 	log, err := eventlog.Create(path, eventlog.Options{
 		Codecs: codecs, Build: telemetry.ReadBuild().String(), Limit: int64(config.Limit), Logger: logger,
 	})

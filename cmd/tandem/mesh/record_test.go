@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/replay"
@@ -25,6 +26,23 @@ import (
 func TestRecordedMeshIsReplayed(t *testing.T) {
 	for _, speculate := range []string{"off", "ngram", "draft"} {
 		t.Run(speculate, func(t *testing.T) { recordAndReplay(t, speculate) })
+	}
+}
+
+// Whatever a worker is called, its log is a file in the folder.
+func TestFilesOfRecords(t *testing.T) {
+	for id, want := range map[string]string{
+		"decode-1": "decode-1-0000000000000001.events",
+		"a/b":      "a%2Fb-0000000000000001.events",
+		"../b":     "..%2Fb-0000000000000001.events",
+	} {
+		o := mesh.RecordConfig{Dir: filepath.Join(t.TempDir(), "events"), Limit: 1 << 20}
+		if err := mesh.Record(o, id); err != nil {
+			t.Errorf("%s: %v", id, err)
+		}
+		if _, err := os.Stat(filepath.Join(o.Dir, want)); err != nil {
+			t.Errorf("%s: %v", id, err)
+		}
 	}
 }
 
