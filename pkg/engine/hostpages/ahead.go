@@ -11,8 +11,8 @@ const (
 	aheadBytes = 8 << 20
 	// pieceBytes is what one call takes: until it returns, the process cannot map memory.
 	pieceBytes = 2 << 20
-	// neverTaken is beyond the end of any pages: nothing is left to take.
-	neverTaken = 1 << 62
+	// allTaken is beyond the end of any pages: nothing is left to take.
+	allTaken = 1 << 62
 )
 
 // Reached says that n blocks are used now, of which last is the last. Memory for as many up to it, and for
@@ -50,7 +50,7 @@ func (p *Pages) takePiece(start, end int64) (more bool) {
 	}
 	to := min(from+pieceBytes, int64(len(p.memory)))
 	if err := populate(p.memory[from:to]); err != nil {
-		to = neverTaken // the kernel cannot, or has none: it is taken at the first write
+		to = allTaken // the kernel cannot, or has none: it is taken at the first write
 	}
 	p.taken.Store(to)
 	return to < end
