@@ -18,13 +18,13 @@ const (
 	fastWorkspace = 32 << 20
 )
 
-// bucket is the number of rows that a product of more than fastRows is computed with: so
-// few different ones that all are planned at the start, and at most an eighth more than
-// there are, or up to a multiple of 128.
+// bucket is the number of rows that a product of more than fastRows is computed with. It
+// rounds rows up to a multiple of kernels.Tile or, if that is more, by at most an eighth. So
+// there are few buckets, and all are planned at the start.
 func bucket(rows int) int { return padded(rows, max(kernels.Tile, 1<<(bits.Len(uint(rows))-1)/8)) }
 
-// fast computes products by cuBLASLt. What lies past a step's rows is computed too, of
-// what the buffers hold there, and looked at by nobody.
+// fast computes products by cuBLASLt. It also computes the rows of a bucket past a step's own,
+// from whatever the buffers hold there. Nothing reads those results.
 type fast struct {
 	handle    *blaslt.Handle
 	plans     map[blaslt.Shape]*blaslt.Plan

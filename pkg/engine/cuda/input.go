@@ -34,8 +34,8 @@ type piece struct{ begin, end int }
 
 // input is what the kernels of a step are told about the batch. It is filled in pinned
 // memory and copied to the device at the begin of the step. Where in that memory a step's
-// tables are depends on the kind of step alone, so that graphs stay valid: what a step
-// reads it has copied, and what another kind of step left there nobody looks at.
+// tables are depends on the kind of step alone, so that graphs stay valid. A step copies all
+// that it reads, and reads nothing that another kind of step left there.
 type input struct {
 	host   *driver.Host
 	device driver.Address

@@ -10,8 +10,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
 )
 
-// loss is whether an engine's device was lost, which its steps, its pages and who watches
-// the device notice. It is safe for concurrent use.
+// loss is whether an engine's device was lost. The engine's steps, its pages and whoever watches
+// the device report it here. It is safe for concurrent use.
 type loss struct {
 	noticed chan struct{} // closed when it was
 	once    sync.Once
@@ -20,8 +20,9 @@ type loss struct {
 
 func newLoss() *loss { return &loss{noticed: make(chan struct{})} }
 
-// after waits until the device has ended what a stream was given before err, and makes it
-// part of the error if the device is lost: by its kind, or because not even waiting works.
+// after waits until the device has done all that is on a stream, and returns err. It adds
+// engine.ErrDeviceLost if the device is lost: err or the error of the wait says so, or the wait
+// fails for any reason but too little memory.
 func (l *loss) after(err error, stream *driver.Stream) error {
 	wait := stream.Synchronize()
 	var failed *driver.Error

@@ -37,8 +37,8 @@ func (p *pace) stepEnds()   { p.steps.Add(-1) }
 var errPages = errors.New("the pages are being closed")
 
 // wait is called before bytes are copied, and returns when they may be, or with an error
-// when stop is closed. Callers go in the order in which they came, so that one waits for
-// as long as those before it take, which are no more than there are copiers.
+// when stop is closed. Callers go in the order in which they came. Each holds a copier, so one
+// waits at most for what the other copiers of all engines of the weights copy.
 func (p *pace) wait(bytes int, stop <-chan struct{}) error {
 	if p.perSecond == 0 || p.steps.Load() == 0 {
 		return nil
