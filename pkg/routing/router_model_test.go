@@ -470,7 +470,7 @@ func TestRouterModel(t *testing.T) {
 			},
 		})
 		// Nobody waits for longer than allowed, whatever the workers do.
-		for range 1000 {
+		for range 10_000 {
 			next, ok := m.f.Next()
 			if !ok || m.f.Waiting() == 0 {
 				break
