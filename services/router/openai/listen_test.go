@@ -29,16 +29,19 @@ func (f *full) Write(p []byte) (int, error) {
 	return f.Conn.Write(p)
 }
 
-// What an answer has kept that then failed does not come with the next one on its connection.
-func TestNextAnswerHasNothingOfOneThatFailed(t *testing.T) {
+// clientOverTLS is the server's end of a connection, how it is encrypted, and all that its client received
+// once the connection is closed.
+func clientOverTLS(t *testing.T) (system net.Conn, secure *tls.Config, received <-chan string) {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer listener.Close()
 	secure, believe := certificate(t)
-	received := make(chan string, 1)
+	all := make(chan string, 1)
 	go func() {
-		defer close(received)
+		defer close(all)
 		client, err := tls.Dial("tcp", listener.Addr().String(), believe)
 		if err != nil {
 			t.Error(err)
@@ -49,12 +52,17 @@ func TestNextAnswerHasNothingOfOneThatFailed(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		received <- string(text)
+		all <- string(text)
 	}()
-	system, err := listener.Accept()
-	if err != nil {
+	if system, err = listener.Accept(); err != nil {
 		t.Fatal(err)
 	}
+	return system, secure, all
+}
+
+// What an answer has kept that then failed does not come with the next one on its connection.
+func TestNextAnswerHasNothingOfOneThatFailed(t *testing.T) {
+	system, secure, received := clientOverTLS(t)
 	c, encrypted := openai.NewConn(system, system, secure)
 	if err := encrypted.Handshake(); err != nil {
 		t.Fatal(err)
@@ -67,7 +75,7 @@ func TestNextAnswerHasNothingOfOneThatFailed(t *testing.T) {
 	q := httptest.NewRequest(http.MethodPost, completions, strings.NewReader(`{"prompt":"x","stream":true}`))
 	f := &fake{words: []string{"a"}, now: make(chan struct{})}
 	handler(t, f).ServeHTTP(httptest.NewRecorder(), q.WithContext(c.Context(q.Context())))
-	_, _ = encrypted.Close(), listener.Close()
+	_ = encrypted.Close()
 	if got := <-received; strings.Contains(got, "before") || !strings.Contains(got, `"text":"a"`) {
 		t.Errorf("received %q", got)
 	}
@@ -77,30 +85,7 @@ func TestNextAnswerHasNothingOfOneThatFailed(t *testing.T) {
 // client, nothing else of sendNow does.
 func TestTokensNowBesideAnotherWriteOfTLS(t *testing.T) {
 	for _, after := range []bool{false, true} { // the token was sent
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		secure, believe := certificate(t)
-		received := make(chan string, 1)
-		go func() {
-			defer close(received)
-			client, err := tls.Dial("tcp", listener.Addr().String(), believe)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer func() { _ = client.Close() }()
-			text, err := io.ReadAll(client)
-			if err != nil {
-				t.Error(err)
-			}
-			received <- string(text)
-		}()
-		system, err := listener.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		system, secure, received := clientOverTLS(t)
 		waiting := &full{Conn: system, entered: make(chan struct{}), leave: make(chan struct{})}
 		c, encrypted := openai.NewConn(system, waiting, secure)
 		if err := encrypted.Handshake(); err != nil {
@@ -138,7 +123,7 @@ func TestTokensNowBesideAnotherWriteOfTLS(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		_, _ = encrypted.Close(), listener.Close()
+		_ = encrypted.Close()
 		want := "other 5\r\ntoken\r\n5\r\ntoken\r\n"
 		if after {
 			want = "5\r\ntoken\r\nother "
