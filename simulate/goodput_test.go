@@ -1,6 +1,8 @@
 package simulate_test
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -94,6 +96,44 @@ func TestOverloadIsRefused(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// However much is too much, long requests are not refused so often that the longest quarter gets less than
+// half of the mean.
+func TestLongRequestsAreServedInOverload(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and of one goroutine")
+	}
+	for name, m := range map[string]mix{
+		"wide":   {prompt: "lognormal:500,500", output: "lognormal:100,80", ttft: time.Second, tpot: 40 * time.Millisecond, rate: 50},
+		"narrow": {prompt: "lognormal:128,64", output: "lognormal:64,32", ttft: 500 * time.Millisecond, tpot: 30 * time.Millisecond, rate: 156},
+	} {
+		for _, times := range []float64{2, 3, 10} {
+			t.Run(fmt.Sprintf("%s, %.0f times", name, times), func(t *testing.T) {
+				t.Parallel()
+				c := config(2, 2)
+				c.TTFT, c.TPOT = m.ttft, m.tpot
+				for _, w := range c.Workers {
+					w.Profile, w.MaxSequences = stepTime.Profile(), 64
+				}
+				records := run(t, c, m.rate*times, 10*time.Second, "--prompt-tokens="+m.prompt, "--output-tokens="+m.output, "--context-tokens=4096", "--seed=5").Records
+				slices.SortStableFunc(records, func(a, b *record.Record) int { return cmp.Compare(a.Asked, b.Asked) })
+				completed := func(of []*record.Record) float64 {
+					n := 0
+					for _, r := range of {
+						if r.Outcome == record.Completed {
+							n++
+						}
+					}
+					return float64(n) / float64(len(of))
+				}
+				all, longest := completed(records), completed(records[len(records)*3/4:])
+				if all > 0.8 || longest < all/2 {
+					t.Errorf("of the longest quarter %.3f are served, and %.3f of all", longest, all)
+				}
+			})
+		}
 	}
 }
 

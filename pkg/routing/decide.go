@@ -26,8 +26,10 @@ type search struct {
 	prefix              *prefix
 	// ahead is how many wait that go before it, aheadMs what their prompts take, and doubt the factor
 	// by which it may wait longer for them than that says.
-	ahead              int
-	aheadMs, doubt     float64
+	ahead          int
+	aheadMs, doubt float64
+	// longerMs is how much longer than it is its prompt is taken to be (lengths.go).
+	longerMs           float64
 	aggregatedPrefills *candidates
 	// elsewhere and elsewhereMs are those of them that wait at other routers.
 	elsewhere   int

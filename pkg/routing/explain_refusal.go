@@ -47,7 +47,8 @@ func (rt *Router) noteMiss(s *search, decodes, prefills *candidates, decode, pre
 		return
 	}
 	d.TtftMs = milliseconds(s.late(&first.cost, aheadMs))
-	if limit, _ := e.objective(&first.cost); limit == 0 || d.TtftMs <= milliseconds(limit) {
+	limit, _ := e.objective(&first.cost)
+	if limit == 0 || d.TtftMs+s.longerMs <= milliseconds(limit) {
 		d.Reason = fmt.Sprintf("a token would take %.1f ms on %s with its other sequences, and %.1f ms alone%s",
 			decode.tpotMs, decode.worker.ref.ID, decode.aloneMs, rt.occupants(decode.worker))
 		return
@@ -55,6 +56,9 @@ func (rt *Router) noteMiss(s *search, decodes, prefills *candidates, decode, pre
 	d.Reason = fmt.Sprintf("of %.1f ms to the first token, %.1f ms had passed, %.1f ms would go to %d requests that go first, %.1f ms to what %s has%s, %.1f ms to the prompt, and %.1f ms are by how much predictions there are exceeded",
 		d.TtftMs, elapsedMs, aheadMs, s.ahead, first.queueMs, first.worker.ref.ID, rt.occupants(first.worker),
 		max(first.firstMs-first.queueMs, 0), max(d.TtftMs-elapsedMs-aheadMs-first.firstMs, 0))
+	if d.TtftMs <= milliseconds(limit) {
+		d.Reason += fmt.Sprintf("; prompts that take %.1f ms longer would be late, and more of those are refused already", s.longerMs)
+	}
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -16,7 +16,7 @@ import (
 // misses says whether the request's objective is out of reach on the workers
 // chosen, where so much of others goes before it. A worker that has measured nothing
 // yet is given the benefit of the doubt.
-func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64) (Refusal, bool) {
+func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64) (_ Refusal, missed bool) {
 	now, e, r := s.now, s.entry, s.request
 	if r.Attempt > 0 {
 		return Refusal{}, false
@@ -36,19 +36,27 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 		return Refusal{codes.ResourceExhausted, api.ReasonSLOUnattainable, "",
 			fmt.Sprintf("predicted %s %s exceeds %s %s; %s", what, predicted.Round(time.Microsecond), limits, limit, advice), max(retry, time.Second)}, true
 	}
-	first := cmp.Or(prefill, decode)
+	first, fresh := cmp.Or(prefill, decode), e.workMs == 0 // who was let in is not refused for a doubt
 	if limit, _ := e.objective(&first.cost); limit > 0 {
 		predicted, queue, always := now.Sub(r.Arrived), time.Duration(0), false
 		if first.measured {
 			predicted, queue = s.late(&first.cost, aheadMs), durationOf(first.queueMs+aheadMs)
 			always = first.idle && queue == 0 || durationOf(first.prefillMs) > limit // without others too
 		}
-		if predicted > limit {
+		if first.measured && fresh && !always {
+			fared := &rt.queue.shares[e.levelKey()].tenants[r.Tenant].lengths
+			s.longerMs = fared.takenMs(first.prefillMs, milliseconds(limit)) - first.prefillMs
+			defer func() { fared.judged(first.prefillMs, !missed) }()
+		}
+		switch longer := predicted + durationOf(s.longerMs); {
+		case predicted > limit:
 			return late("time to first token", "ttft", always, predicted, limit, queue)
+		case longer > limit:
+			return late("time to first token of a longer prompt, of which too many are refused,", "ttft", false, longer, limit, queue)
 		}
 	}
 	if _, limit := e.objective(&decode.cost); limit > 0 && decode.measured {
-		fresh, factor := e.workMs == 0, 1. // who was let in is not refused for a doubt
+		factor := 1.
 		if fresh {
 			e.asksToken, factor = true, decode.doubtToken
 			if aheadMs > 0 {

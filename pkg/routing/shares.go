@@ -27,6 +27,7 @@ type tenantShare struct {
 	served  float64
 	waiting int // requests
 	running int // those that are not charged for their answers yet
+	lengths lengths
 }
 
 // wait counts a request in that waits.

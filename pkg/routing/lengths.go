@@ -1,0 +1,77 @@
+package routing
+
+import "math"
+
+// lengths is how a tenant's requests of a level fared by how long their prompts take, as far as they have
+// an objective of the time to the first token. Where more comes than can be served, short prompts still fit
+// into what is left of the time when long ones no longer do, and would take all of it. So once too few of
+// the longest quarter are let in, others are only if a long one would be, too: the trunk reservation of
+// telephone networks, which has calls of every size refused equally often.
+type lengths struct {
+	quarterMs float64 // about a quarter of the prompts take longer
+	longMs    float64 // about a twentieth of them do
+	// quarter are those that take longer than quarterMs.
+	all, quarter admissions
+}
+
+// admissions are requests that came, and that were let in. The older they are, the less they count.
+type admissions struct{ came, admitted float64 }
+
+const (
+	// admissionsKept is of how many requests of a tenant admissions tell.
+	admissionsKept = 256
+	// leastOfQuarter is how many of the longest quarter have come at least before anything is done for them.
+	leastOfQuarter = 8
+	// quarterShare is how many of the longest quarter are let in at least, of the mean, before something is
+	// done: more than the half that they are to have, since little is known of few requests.
+	quarterShare = 0.75
+	// quantileStep is by how much a request moves a quantile, relatively.
+	quantileStep = 0.05
+)
+
+// takenMs is how long a prompt of so many milliseconds is taken to be, where the first token is wanted within
+// limitMs.
+func (l *lengths) takenMs(ms, limitMs float64) float64 {
+	if l.quarter.came < leastOfQuarter || l.quarter.share() >= quarterShare*l.all.share() || l.longMs >= limitMs {
+		return ms
+	}
+	return max(ms, l.longMs)
+}
+
+// judged takes in whether a request was let in.
+func (l *lengths) judged(ms float64, admitted bool) {
+	if l.longMs == 0 {
+		l.quarterMs, l.longMs = ms, ms
+	}
+	follow(&l.quarterMs, ms, 0.75)
+	follow(&l.longMs, ms, 0.95)
+	l.all.fade()
+	l.quarter.fade()
+	l.all.add(admitted)
+	if ms > l.quarterMs {
+		l.quarter.add(admitted)
+	}
+}
+
+func (a *admissions) share() float64 { return a.admitted / a.came }
+
+func (a *admissions) add(admitted bool) {
+	a.came++
+	if admitted {
+		a.admitted++
+	}
+}
+
+func (a *admissions) fade() {
+	a.came *= 1 - 1./admissionsKept
+	a.admitted *= 1 - 1./admissionsKept
+}
+
+// follow moves a quantile, of which so much of what is seen is below, by one that was seen.
+func follow(estimate *float64, seen, below float64) {
+	if seen > *estimate {
+		*estimate *= math.Exp(quantileStep * below)
+	} else {
+		*estimate *= math.Exp(-quantileStep * (1 - below))
+	}
+}
