@@ -36,6 +36,7 @@ type Parser struct {
 	known      map[string]bool // nil: all functions
 	whole      bool            // a call begins when its arguments are complete
 	callsFirst bool            // a call comes first, or none does
+	single     bool            // what is behind the first call is content
 	state      state
 	text       []byte // from what may be the beginning of a call on
 	at         int    // how much of that was looked at
@@ -72,7 +73,7 @@ const (
 // a call begin only when its arguments are complete, so that those that are no JSON are content;
 // else it begins as soon as they do.
 func (f Format) NewParser(functions []string, whole bool) *Parser {
-	p := &Parser{format: f, whole: whole}
+	p := &Parser{format: f, whole: whole, single: f.Name == Llama3}
 	if functions != nil {
 		p.known = make(map[string]bool, len(functions))
 		for _, name := range functions {
@@ -88,6 +89,9 @@ func (f Format) NewParser(functions []string, whole bool) *Parser {
 // CallsFirst has calls read at the beginning of the answer alone: one that begins otherwise, with
 // anything but space, is content, whatever is in it.
 func (p *Parser) CallsFirst() { p.callsFirst = true }
+
+// Single has one call read at most: what is behind it is content, whatever is in it.
+func (p *Parser) Single() { p.single = true }
 
 // Calls is how many calls have begun.
 func (p *Parser) Calls() int { return p.calls }
@@ -123,6 +127,8 @@ func (p *Parser) Finish() []Event {
 		p.end()
 	case p.state == afterCall, p.state == inCall && p.object.complete && p.object.named:
 		// its own end is missing
+	case p.list && p.marker == 0 && (p.state == beforeObject || p.state == inCall):
+		// the next call of a list is missing, or its name
 	default:
 		p.say(p.text)
 	}
@@ -137,6 +143,10 @@ func (p *Parser) Finish() []Event {
 func (p *Parser) advance() bool {
 	switch p.state {
 	case inText:
+		if p.single && p.calls > 0 {
+			p.state = inPlainText
+			return true
+		}
 		return p.look()
 	case inPlainText:
 		p.say(p.text)
@@ -369,15 +379,14 @@ func (p *Parser) after(rest []byte) bool {
 			p.passed()
 		}
 		p.state, p.at = inText, 0
-	case p.format.Name == Llama3 && rest[0] == ';', p.list && rest[0] == ',':
+	case p.list && rest[0] == ',' && !p.single:
 		p.at++
-		p.marker, p.state = p.at, beforeObject
+		p.passed()
+		p.state = beforeObject
 	case p.list && rest[0] == ']':
 		p.at++
 		p.passed()
 		p.state = inText
-	case p.format.Name == Llama3:
-		p.state = inPlainText
 	default:
 		p.state, p.at = inText, 0
 	}

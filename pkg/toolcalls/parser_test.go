@@ -63,6 +63,7 @@ func parse(t testing.TB, p *toolcalls.Parser, pieces ...string) (out said) {
 
 type transcript struct {
 	Format, Name, Text, Content string
+	Single                      bool
 	Calls                       [][2]string
 }
 
@@ -93,7 +94,11 @@ func TestTranscripts(t *testing.T) {
 				ways = append(ways, []string{c.Text[:i], c.Text[i:]})
 			}
 			for _, pieces := range ways {
-				if diff := cmp.Diff(want, parse(t, format.NewParser(functions, whole), pieces...)); diff != "" {
+				p := format.NewParser(functions, whole)
+				if c.Single {
+					p.Single()
+				}
+				if diff := cmp.Diff(want, parse(t, p, pieces...)); diff != "" {
 					t.Errorf("%s, %s, whole %v, %q (-want +got):\n%s", c.Format, c.Name, whole, pieces, diff)
 					break
 				}

@@ -92,25 +92,31 @@ type outputItem struct {
 	Content                           []struct{ Text string }
 }
 
+// allowsFlatF allows one of flatTools.
+const allowsFlatF = `,"tool_choice":{"type":"allowed_tools","mode":"auto","tools":[{"type":"function","name":"f"}]}`
+
 // Calls are items of their own, between messages, whole and streamed.
 func TestResponsesHaveCalls(t *testing.T) {
 	const text, call = "I see.", "<tool_call>\n{\"name\": \"%s\", \"arguments\": %s}\n</tool_call>"
 	for _, c := range []struct {
-		name, text string
-		want       []string // items: the text of a message, or a call
+		name, format, fields, text string
+		want                       []string // items: the text of a message, or a call
 	}{
-		{"a call", fmt.Sprintf(call, "f", `{"x": 1}`), []string{`f({"x": 1})`}},
-		{"text and calls", text + "\n" + fmt.Sprintf(call, "f", `{"x": [1, "é"]}`) + "\n" + fmt.Sprintf(call, "g", `{}`), []string{text, `f({"x": [1, "é"]})`, `g({})`}},
-		{"no call", text, []string{text}},
-		{"an unknown function", fmt.Sprintf(call, "h", `{}`), []string{fmt.Sprintf(call, "h", `{}`)}},
-		{"cut", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1", []string{`f({"x": 1) incomplete`}},
+		{"a call", "hermes", "", fmt.Sprintf(call, "f", `{"x": 1}`), []string{`f({"x": 1})`}},
+		{"text and calls", "hermes", "", text + "\n" + fmt.Sprintf(call, "f", `{"x": [1, "é"]}`) + "\n" + fmt.Sprintf(call, "g", `{}`), []string{text, `f({"x": [1, "é"]})`, `g({})`}},
+		{"no call", "hermes", "", text, []string{text}},
+		{"an unknown function", "hermes", "", fmt.Sprintf(call, "h", `{}`), []string{fmt.Sprintf(call, "h", `{}`)}},
+		{"cut", "hermes", "", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1", []string{`f({"x": 1) incomplete`}},
+		{"one at most", "hermes", `,"parallel_tool_calls":false`, fmt.Sprintf(call, "f", `{}`) + fmt.Sprintf(call, "g", `{}`), []string{`f({})`, fmt.Sprintf(call, "g", `{}`)}},
+		{"allowed", "llama3_json", allowsFlatF, `{"name":"f","parameters":{}}`, []string{`f({})`}},
+		{"not allowed", "llama3_json", allowsFlatF, `{"name":"g","parameters":{}}`, []string{`{"name":"g","parameters":{}}`}},
 	} {
-		f := &fake{words: strings.Split(c.text, ""), calls: "hermes"}
+		f := &fake{words: strings.Split(c.text, ""), calls: c.format}
 		var whole struct{ Output []outputItem }
-		if w := ask(t, f, http.MethodPost, responses, `{"input":"hi",`+flatTools+`}`); json.Unmarshal(w.Body.Bytes(), &whole) != nil {
+		if w := ask(t, f, http.MethodPost, responses, `{"input":"hi",`+flatTools+c.fields+`}`); json.Unmarshal(w.Body.Bytes(), &whole) != nil {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}
-		body := ask(t, f, http.MethodPost, responses, `{"input":"hi","stream":true,`+flatTools+`}`).Body.String()
+		body := ask(t, f, http.MethodPost, responses, `{"input":"hi","stream":true,`+flatTools+c.fields+`}`).Body.String()
 		var streamed, last []outputItem
 		for _, e := range readEvents(t, body) {
 			var event struct {

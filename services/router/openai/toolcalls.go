@@ -47,6 +47,9 @@ func (c *parsedRequest) expectCalls(accepted *inferencev1.Accepted) *answerCalls
 	if c.tools.callsFirst {
 		parser.CallsFirst()
 	}
+	if c.tools.single {
+		parser.Single()
+	}
 	return &answerCalls{
 		format: format, parser: parser,
 		only: c.tools.required,

@@ -14,6 +14,8 @@ import (
 // toolUse is the functions that answers may call.
 type toolUse struct {
 	names []string
+	// single: they call one at most.
+	single bool
 	// old: they came as functions, and calls are said so.
 	old bool
 	// required: the answer is calls alone.
@@ -84,7 +86,11 @@ func (c *parsedRequest) readTools(f *fields, conversation *inferencev1.Conversat
 	if f.bad != nil || choice == nil || len(texts) == 0 {
 		return nil
 	}
-	conversation.ToolsJson, conversation.ToolChoice, use.required = texts, choice, choice.GetRequired()
+	conversation.ToolsJson, conversation.ToolChoice = texts, choice
+	use.required, use.single = choice.GetRequired(), choice.GetSingle()
+	if len(choice.GetFunctions()) > 0 {
+		use.names = choice.GetFunctions()
+	}
 	return use
 }
 

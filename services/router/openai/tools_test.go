@@ -82,6 +82,9 @@ func orEmpty(text *string) *string {
 	return text
 }
 
+// allowsF allows one of someTools.
+const allowsF = `,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"f"}}]}}`
+
 // Calls of each family, whole and streamed: the same message, and the reason of its end.
 func TestToolCalls(t *testing.T) {
 	for _, c := range []struct {
@@ -98,6 +101,11 @@ func TestToolCalls(t *testing.T) {
 		{"a form", "hermes", someTools + `,"response_format":{"type":"json_object"}`, "{\"a\": \"<tool_call>\"}<tool_call>\n{\"name\": \"f\", \"arguments\": {}}", "{\"a\": \"<tool_call>\"}<tool_call>\n{\"name\": \"f\", \"arguments\": {}}", "stop", nil},
 		{"a call, not the form", "hermes", someTools + `,"response_format":{"type":"json_object"}`, "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>", "", "tool_calls", [][2]string{{"f", "{}"}, {"g", "{}"}}},
 		{"none", "hermes", someTools + `,"tool_choice":"none"`, "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>", "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>", "stop", nil},
+		{"one at most", "hermes", someTools + `,"parallel_tool_calls":false`, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>", "\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>", "tool_calls", [][2]string{{"f", `{"x": 1}`}}},
+		{"llama, two", "llama3_json", someTools, `{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}`, `; {"name": "g", "parameters": {}}`, "tool_calls", [][2]string{{"f", "{}"}}},
+		{"allowed", "llama3_json", someTools + allowsF, `{"name": "f", "parameters": {}}`, "", "tool_calls", [][2]string{{"f", "{}"}}},
+		{"not allowed", "llama3_json", someTools + allowsF, `{"name":"g", "parameters": {}}`, `{"name":"g", "parameters": {}}`, "stop", nil},
+		{"functions, two", "hermes", `"functions":[{"name":"f"},{"name":"g"}]`, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>", "\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>", "function_call", [][2]string{{"f", `{"x": 1}`}}},
 		{"functions", "hermes", `"functions":[{"name":"f"}]`, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>", "", "function_call", [][2]string{{"f", `{"x": 1}`}}},
 	} {
 		for _, held := range []string{"", "\n"} {
