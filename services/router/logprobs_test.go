@@ -1,6 +1,7 @@
 package router_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -27,7 +28,7 @@ func checkLogprobs(t *testing.T, r result, from int, wanted *uint32) {
 	}
 	for i, token := range r.tokens {
 		want := workertest.Logprobs(wanted, token, from+i)
-		want.Text = tok.TokenBytes(int32(token))
+		want.Text, want.Special = tok.TokenBytes(int32(token)), tok.IsSpecial(int32(token))
 		for _, top := range want.GetTop() {
 			top.Text = tok.TokenBytes(int32(top.GetTokenId()))
 		}
@@ -83,6 +84,23 @@ func TestLogprobsBesideHeldText(t *testing.T) {
 			t.Errorf("text %q, error %v", r.text, r.err)
 		}
 		checkLogprobs(t, r, 0, q.Logprobs)
+	})
+}
+
+// A special token takes no room in the text.
+func TestOffsetsBehindASpecialToken(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		m.net.Next = func(_ []uint32, _ uint64, offset int) uint32 {
+			if offset == 1 {
+				return eos
+			}
+			return 300
+		}
+		m.start(nil, decodeRecord("d1"))
+		c := m.choices("/v1/completions", `{"prompt":[5],"max_tokens":3,"ignore_eos":true,"logprobs":0}`).Choices[0]
+		if one := len(c.Text) / 2; one == 0 || !slices.Equal(c.Logprobs.Offsets, []int{0, one, one}) {
+			t.Errorf("%q has the tokens %q at %v", c.Text, c.Logprobs.Tokens, c.Logprobs.Offsets)
+		}
 	})
 }
 

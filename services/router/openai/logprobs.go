@@ -67,7 +67,7 @@ type tokenLogprobs struct {
 	Offsets  []int                `json:"text_offset"` // in characters
 }
 
-// add takes in tokens that begin at offset, and returns where they end.
+// add takes in tokens that begin at offset, and returns where they end. Special tokens take no room.
 func (c *tokenLogprobs) add(tokens []*inferencev1.TokenLogprobs, offset int) int {
 	for _, t := range tokens {
 		name := named(t.GetText())
@@ -80,13 +80,21 @@ func (c *tokenLogprobs) add(tokens []*inferencev1.TokenLogprobs, offset int) int
 		c.Logprobs = append(c.Logprobs, new(finite(t.GetLogprob())))
 		c.Top = append(c.Top, top)
 		c.Offsets = append(c.Offsets, offset)
-		for _, b := range t.GetText() {
-			if utf8.RuneStart(b) { // a token may be a part of a character
-				offset++
-			}
+		if !t.GetSpecial() {
+			offset += characters(t.GetText())
 		}
 	}
 	return offset
+}
+
+// characters is how many characters begin in a text, which may begin or end within one.
+func characters[T string | []byte](text T) (n int) {
+	for i := range len(text) {
+		if utf8.RuneStart(text[i]) {
+			n++
+		}
+	}
+	return n
 }
 
 // named is the text of a token, or its bytes if they are no text, so that two
@@ -138,13 +146,13 @@ func cut(l *inferencev1.TokenLogprobs, top uint32) *inferencev1.TokenLogprobs {
 // the space before a first token, which some decoders take away.
 func echoed(tokens []scored, top uint32, text string) (out tokenLogprobs, end int) {
 	for i, t := range tokens {
-		next := out.add([]*inferencev1.TokenLogprobs{cut(t.logprobs, top)}, end)
+		out.add([]*inferencev1.TokenLogprobs{cut(t.logprobs, top)}, end)
 		shown := string(t.logprobs.GetText())
 		if rest, is := strings.CutPrefix(shown, " "); is && !strings.HasPrefix(text, shown) && strings.HasPrefix(text, rest) {
-			shown, next = rest, next-1
+			shown = rest
 		}
 		if !t.logprobs.GetSpecial() || strings.HasPrefix(text, shown) {
-			text, end = text[min(len(text), len(shown)):], next
+			text, end = text[min(len(text), len(shown)):], end+characters(shown)
 		}
 		if t.first {
 			out.Logprobs[i], out.Top[i] = nil, nil

@@ -429,6 +429,7 @@ func TestOffsetsOfEcho(t *testing.T) {
 		{"Once upon", []string{"<s>", " ", "Once", " upon"}, []int{0, 0, 0, 4, 9}},
 		{"Once upon", []string{"Once", " upon"}, []int{0, 4, 9}},
 		{" Once upon", []string{" Once", " upon"}, []int{0, 5, 10}},
+		{"<s>é upon", []string{"<s>", "é", " upon"}, []int{0, 3, 4, 9}}, // the text spells the token
 	} {
 		f := &fake{words: []string{" a"}, logprobs: []*inferencev1.TokenLogprobs{likely(" a", -1)}}
 		for _, token := range c.tokens {

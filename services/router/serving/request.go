@@ -306,7 +306,7 @@ func (r *request) apply(now time.Time, actions []joining.Action) {
 			if r.token == nil {
 				r.token = newTokenEvent()
 			}
-			r.token.set(a, logprobsOf(a, r.plan.Model.Tokenizer))
+			r.token.set(a, logprobsOf(a, r.plan.Model.Tokenizer, r.plan.Shown))
 			if kept := r.events.append(&r.token.event); kept {
 				r.token = nil
 			}

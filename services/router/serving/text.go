@@ -1,6 +1,8 @@
 package serving
 
 import (
+	"slices"
+
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/joining"
@@ -51,12 +53,12 @@ func (t *text) Flush() (out, stop string) {
 }
 
 // logprobsOf is what the client is told of a token's likelihood: what the worker
-// said, with the bytes of the tokens filled in.
-func logprobsOf(d *joining.Deliver, t *tokenizer.Tokenizer) []*inferencev1.TokenLogprobs {
+// said, with the bytes of the tokens filled in. Special tokens are no text, but for those that are shown.
+func logprobsOf(d *joining.Deliver, t *tokenizer.Tokenizer, shown []int32) []*inferencev1.TokenLogprobs {
 	if d.Logprobs == nil {
 		return nil
 	}
-	d.Logprobs.Text = t.TokenBytes(d.Token)
+	d.Logprobs.Text, d.Logprobs.Special = t.TokenBytes(d.Token), t.IsSpecial(d.Token) && !slices.Contains(shown, d.Token)
 	for _, top := range d.Logprobs.GetTop() {
 		top.Text = nil
 		if id := int32(top.GetTokenId()); id >= 0 {
@@ -72,8 +74,7 @@ func promptEvent(d joining.DeliverPrompt, p *preprocess.Plan) *inferencev1.Gener
 	out := &inferencev1.PromptLogprobs{Offset: uint32(d.Offset)}
 	add := func(position int, l *inferencev1.TokenLogprobs) {
 		token := p.Tokens[position]
-		filled := logprobsOf(&joining.Deliver{Token: token, Logprobs: l}, p.Model.Tokenizer)
-		l.Special = p.Model.Tokenizer.IsSpecial(token)
+		filled := logprobsOf(&joining.Deliver{Token: token, Logprobs: l}, p.Model.Tokenizer, nil)
 		out.TokenIds, out.Logprobs = append(out.TokenIds, uint32(token)), append(out.Logprobs, filled...)
 	}
 	if d.Offset == 1 {

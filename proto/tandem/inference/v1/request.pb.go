@@ -817,7 +817,7 @@ type TokenLogprobs struct {
 	Top []*TokenLogprob `protobuf:"bytes,2,rep,name=top,proto3" json:"top,omitempty"`
 	// Bytes of the sampled token, possibly an incomplete character. Unset by workers.
 	Text []byte `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
-	// Of tokens of a prompt: it is a special token, which texts leave out. Unset by workers.
+	// It is a special token that the text leaves out. Unset by workers.
 	Special bool `protobuf:"varint,5,opt,name=special,proto3" json:"special,omitempty"`
 	// Of tokens of a prompt: the place of the token among all, likeliest first, from 1.
 	Rank          uint32 `protobuf:"varint,4,opt,name=rank,proto3" json:"rank,omitempty"`
