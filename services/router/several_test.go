@@ -7,8 +7,10 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
@@ -143,6 +145,46 @@ func TestBestOf(t *testing.T) {
 		}
 		m.quiet()
 	})
+}
+
+// Answers that a client reads as they come do not pile up, though only some of them run at a time.
+func TestSeveralAnswersAreReadAsTheyCome(t *testing.T) {
+	for _, prompt := range []int{1, 100} { // without a block to share, and with some
+		inMesh(t, func(c *router.Config) { c.Serving.UnreadRequest, c.Serving.UnreadMemory = 64<<10, 64<<10 }, func(t *testing.T, m *mesh) {
+			m.net.Next, m.net.StepTime = seeded, 10*time.Millisecond
+			few := decodeRecord("d1")
+			few.Capacity.MaxSequences, few.Capacity.MaxWaiting = 2, 1
+			m.start(nil, few)
+			body := strings.Replace(completion(prompt, `,"seed":1,"n":6,"stream":true,"logprobs":20`), `"max_tokens":12`, `"max_tokens":100`, 1)
+			w := m.post(t.Context(), "/v1/completions", body)
+			if n := strings.Count(w.Body.String(), `"finish_reason":"length"`); w.Code != http.StatusOK || n != 6 || !strings.HasSuffix(w.Body.String(), "data: [DONE]\n\n") {
+				t.Errorf("%d, %d answers end: %.300s", w.Code, n, w.Body.String()[max(0, w.Body.Len()-300):])
+			}
+			if n := m.sum("tandem_router_unread_ended_total"); n != 0 {
+				t.Errorf("%v answers were cut off", n)
+			}
+			m.quiet()
+		})
+	}
+}
+
+// Where one of the answers is refused at once, so is the request, with a status, though others run.
+func TestSeveralAnswersAreRefusedTogether(t *testing.T) {
+	for _, prompt := range []int{1, 100} {
+		inMesh(t, func(c *router.Config) { c.Routing.TenantMaxRequests = 4 }, func(t *testing.T, m *mesh) {
+			m.net.Next, m.net.StepTime = seeded, time.Second
+			m.start(nil, decodeRecord("d1"))
+			var other sync.WaitGroup
+			other.Go(func() { m.post(t.Context(), "/v1/completions", completion(1, "")) })
+			synctest.Wait()
+			w := m.post(t.Context(), "/v1/completions", completion(prompt, `,"n":4,"stream":true`))
+			if w.Code != http.StatusTooManyRequests || !strings.Contains(w.Body.String(), "tenant_limit") {
+				t.Errorf("%d %s", w.Code, w.Body)
+			}
+			other.Wait()
+			m.quiet()
+		})
+	}
 }
 
 // 128 answers are served, though workers have places for few.

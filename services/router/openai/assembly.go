@@ -35,6 +35,7 @@ type progress struct {
 	scores   []scored // tokens of the prompt
 	sum      float64  // of the log probabilities of the answer's tokens
 	finished string
+	echoed   bool         // its echo is sent
 	calls    *answerCalls // nil: there can be none
 	timing   map[string]float64
 	route    *route

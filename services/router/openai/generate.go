@@ -91,8 +91,8 @@ func (h *Handler) assembly(e *exchange, k *kind, memory *memoryShare) (*assembly
 	return &assembly{memory: memory, parsed: c, exchange: e, created: e.arrived.Unix(), answers: make([]progress, len(c.choices))}, nil
 }
 
-// admitted lets go of the requests: once they are admitted their prompts are in tokens, and the rest
-// is not needed. Echoes are, until they are sent.
+// admitted lets go of the requests: once one is admitted all are queued, their prompts are in tokens,
+// and the rest is not needed. Echoes are, until they are sent.
 func (a *assembly) admitted() {
 	if a.parsed.choices == nil {
 		return // an answer before this one was

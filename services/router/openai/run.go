@@ -17,8 +17,8 @@ import (
 	"github.com/tandem-serving/tandem/services/router/serving"
 )
 
-// receive gets the events of the answers, one at a time: first every answer's Accepted, then the
-// others as they come.
+// receive gets the events of the answers, one at a time and as they come, but none before all answers
+// are queued.
 type receive func(index int, event *inferencev1.GenerateEvent) error
 
 // run generates the answers of a request and returns when all have ended. The first that fails ends
@@ -118,7 +118,7 @@ func (h *Handler) several(a *assembly, to receive) error {
 	defer cancel(nil)
 	r := &several{
 		handler: h, exchange: e, parsed: c,
-		events: make(chan indexedEvent), failures: make(chan error, len(c.choices)), admitted: make(chan struct{}),
+		queued: make(chan string, len(c.choices)), events: make(chan indexedEvent), failures: make(chan error, len(c.choices)),
 	}
 	var wait sync.WaitGroup
 	var sharing serving.Sharing
@@ -212,9 +212,9 @@ type several struct {
 	handler  *Handler
 	exchange *exchange
 	parsed   *parsedRequest
+	queued   chan string // the id of the first answer, and "" from each other one, once it is queued
 	events   chan indexedEvent
-	failures chan error    // one from each answer at its end; nil if it went well
-	admitted chan struct{} // closed when all answers are admitted
+	failures chan error // one from each answer at its end; nil if it went well
 }
 
 // indexedEvent is an event of one of the answers.
@@ -225,6 +225,14 @@ type indexedEvent struct {
 
 // one makes an answer.
 func (r *several) one(ctx context.Context, caller *serving.Caller, index int, q *inferencev1.GenerateRequest) {
+	var once sync.Once
+	queued := func(id string) {
+		if index > 0 {
+			id = ""
+		}
+		once.Do(func() { r.queued <- id })
+	}
+	caller.Queued = queued
 	err := func() (err error) {
 		// The server cannot recover a panic of this goroutine.
 		defer func() {
@@ -233,16 +241,11 @@ func (r *several) one(ctx context.Context, caller *serving.Caller, index int, q 
 			}
 		}()
 		return r.handler.answer(ctx, r.exchange, r.parsed, caller, q, func(event *inferencev1.GenerateEvent) error {
+			if event.GetAccepted() != nil {
+				queued(event.GetAccepted().GetRequestId()) // an answer that computes nothing was not before
+			}
 			select {
 			case r.events <- indexedEvent{index, event}:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-			if event.GetAccepted() == nil {
-				return nil
-			}
-			select {
-			case <-r.admitted:
 				return nil
 			case <-ctx.Done():
 				return ctx.Err()
@@ -252,36 +255,36 @@ func (r *several) one(ctx context.Context, caller *serving.Caller, index int, q 
 	r.failures <- err
 }
 
-// follow passes events on until all answers have ended.
+// follow passes events on until all answers have ended. It waits until all are queued: what is refused
+// until then is refused with a status. It does not wait until all run, which may be only when others
+// have ended.
 func (r *several) follow(count int, to receive, cancel context.CancelCauseFunc) error {
-	accepted, admitted, failed := make([]*inferencev1.GenerateEvent, count), 0, error(nil)
+	var failed error
 	fail := func(err error) {
 		if failed == nil && err != nil {
 			failed = err
 			cancel(clienterr.OtherFailed(err))
 		}
 	}
-	for ended := 0; ended < count; {
+	ended := 0
+	for queued := 0; queued < count && failed == nil; {
+		select {
+		case err := <-r.failures:
+			ended++
+			fail(err)
+		case id := <-r.queued:
+			queued++
+			r.exchange.id = cmp.Or(id, r.exchange.id)
+		}
+	}
+	for ended < count {
 		select {
 		case err := <-r.failures:
 			ended++
 			fail(err)
 		case e := <-r.events:
-			switch {
-			case failed != nil: // the request has failed already
-			case e.event.GetAccepted() == nil:
+			if failed == nil {
 				fail(to(e.index, e.event))
-			default:
-				accepted[e.index] = e.event
-				if admitted++; admitted < count {
-					continue
-				}
-				for i, event := range accepted {
-					if failed == nil {
-						fail(to(i, event))
-					}
-				}
-				close(r.admitted)
 			}
 		}
 	}

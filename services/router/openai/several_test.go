@@ -16,7 +16,9 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/quota"
+	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/openai"
+	"github.com/tandem-serving/tandem/services/router/serving"
 )
 
 func TestSeveralAnswersHaveSeedsAndIDsOfTheirOwn(t *testing.T) {
@@ -143,6 +145,43 @@ func TestAnswerNamesTheIDThatCounts(t *testing.T) {
 		if !strings.HasPrefix(id, "id-1-free") {
 			t.Errorf("an answer runs as %s", id)
 		}
+	}
+}
+
+// lateFirst admits the first answer when the second has ended.
+type lateFirst struct {
+	*fake
+	ended chan struct{}
+}
+
+func (l *lateFirst) Generate(ctx context.Context, from *serving.Caller, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
+	if strings.HasSuffix(rpc.RequestID(ctx), "/1") {
+		defer close(l.ended)
+		return l.fake.Generate(ctx, from, q, send)
+	}
+	from.Queued(l.id(ctx))
+	select {
+	case <-l.ended:
+		return l.fake.Generate(ctx, from, q, send)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// An answer does not wait for another one to be admitted. All are whole, and the headers have the id of
+// the first.
+func TestAnswersComeAsTheyAreMade(t *testing.T) {
+	for _, stream := range []string{"", `,"stream":true`} {
+		synctest.Test(t, func(t *testing.T) {
+			l := &lateFirst{&fake{words: []string{"a"}, renames: true}, make(chan struct{})}
+			w := ask(t, l, http.MethodPost, completions, `{"prompt":"before","n":2,"echo":true`+stream+`}`)
+			if n := strings.Count(w.Body.String(), "before"); w.Code != http.StatusOK || n != 2 || !strings.Contains(w.Body.String(), `"completion_tokens":2`) && stream == "" {
+				t.Errorf("%d %s", w.Code, w.Body)
+			}
+			if id := w.Header().Get("X-Request-Id"); id != "id-1-free-free" || strings.Contains(w.Body.String(), `"cmpl-id-1"`) {
+				t.Errorf("the id is %s", id)
+			}
+		})
 	}
 }
 

@@ -167,8 +167,11 @@ func (s *stream) echoScored(index int) error {
 // echoSent lets go of an echo, if the last answer that has it has sent it.
 func (s *stream) echoSent(index int) {
 	s.buffer = nil // it has grown to the length of the echo
-	if index%s.parsed.n < s.parsed.n-1 {
-		return
+	s.answers[index].echoed = true
+	for i := range s.parsed.n {
+		if !s.answers[index-index%s.parsed.n+i].echoed {
+			return
+		}
 	}
 	echo := &s.parsed.echoes[index/s.parsed.n]
 	s.memory.give(echoCopies * int64(len(*echo)))

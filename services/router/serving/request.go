@@ -47,7 +47,8 @@ type request struct {
 	secret   string        // proves that a caller owns the request
 	hash     records.SecretHash
 	sharing  Sharing
-	waits    bool // it is among the followers; of run
+	queued   func(id string) // Caller.Queued
+	waits    bool            // it is among the followers; of run
 	events   *eventLog
 
 	ctx     context.Context // ends at the deadline, and with the goroutine
@@ -108,6 +109,7 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id string, c *Call
 		charge:   by.charge,
 		secret:   secret,
 		sharing:  c.Sharing,
+		queued:   c.Queued,
 		arrived:  p.Arrived,
 		hash:     hash,
 		read:     make(chan struct{}),
@@ -164,6 +166,7 @@ func (r *request) run() {
 			turn = nil
 			r.begins()
 			r.handle(joining.Start{})
+			r.tellQueued()
 		case event := <-r.answers:
 			r.handle(event)
 		case err := <-r.aborts:
@@ -177,6 +180,21 @@ func (r *request) run() {
 				r.handle(joining.Tick{})
 			}
 		}
+	}
+}
+
+// tellQueued says that the request is queued, unless the policy refused it at once.
+func (r *request) tellQueued() {
+	select {
+	case event := <-r.answers:
+		r.handle(event)
+	default:
+	}
+	r.mu.Lock()
+	refused := r.ended
+	r.mu.Unlock()
+	if r.queued != nil && !refused {
+		r.queued(r.id)
 	}
 }
 

@@ -122,6 +122,10 @@ type Caller struct {
 	// while send runs or after Generate has returned. The event is valid until Now returns.
 	// Nil: send gets every event.
 	Now func(*inferencev1.GenerateEvent) bool
+	// Queued is called when the request has asked for workers for the first time and was not refused at
+	// once: it has its id, counts against the limits of its tenant, and waits or has workers. Its goroutine
+	// calls it, which must not block. Nil: it is not called.
+	Queued func(id string)
 	// Sharing describes a prompt that several requests have.
 	Sharing Sharing
 }
