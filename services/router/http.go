@@ -25,7 +25,7 @@ func (s *Service) newHTTP() (*openai.Handler, error) {
 	router := httpRouter{s.requests, s}
 	return openai.New(openai.Config{
 		Backend: router, Catalog: router, Limits: router, Authenticate: authenticate, Origins: s.config.CORSOrigins,
-		MaxAnswers: s.dispatcher.TenantLimit, // all that come over HTTP are of one tenant
+		MaxAnswers: s.dispatcher.TenantLimit, // all answers of a call are of one tenant
 		Registerer: s.deps.Registerer, Logger: s.log.With(slog.String("server", "http")),
 		MaxHeldBytes: int64(s.config.ReceiveMemory), ReadTimeout: s.config.ReceiveTimeout, WriteTimeout: s.config.UnreadTimeout,
 	})

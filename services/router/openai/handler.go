@@ -70,7 +70,8 @@ type Plan struct {
 type Config struct {
 	Backend Backend
 	Catalog Catalog
-	// MaxAnswers is the largest number of requests of this API at a time; safe for concurrent use.
+	// MaxAnswers is the most answers that one call may ask for, each of which is a request of the
+	// Backend; safe for concurrent use.
 	MaxAnswers func() int
 	// Authenticate checks the value of an Authorization header and puts the caller into the
 	// context. Its error is a gRPC status. Nil: anyone may call.
