@@ -33,7 +33,7 @@ type Event struct {
 // or goes wrong within them.
 type Parser struct {
 	format     Format
-	known      map[string]bool // nil: all functions
+	known      map[string]bool // functions that can be called
 	whole      bool            // a call begins when its arguments are complete
 	callsFirst bool            // a call comes first, or none does
 	single     bool            // what is behind the first call is content
@@ -69,16 +69,12 @@ const (
 	inArgs                    // within the arguments alone
 )
 
-// NewParser reads calls in a format. functions are those that can be called; nil: all. whole has
-// a call begin only when its arguments are complete, so that those that are no JSON are content;
-// else it begins as soon as they do.
+// NewParser reads calls of functions in a format. whole has a call begin only when its arguments are
+// complete, so that those that are no JSON are content; else it begins as soon as they do.
 func (f Format) NewParser(functions []string, whole bool) *Parser {
-	p := &Parser{format: f, whole: whole, single: f.Name == Llama3}
-	if functions != nil {
-		p.known = make(map[string]bool, len(functions))
-		for _, name := range functions {
-			p.known[name] = true
-		}
+	p := &Parser{format: f, whole: whole, single: f.Name == Llama3, known: make(map[string]bool, len(functions))}
+	for _, name := range functions {
+		p.known[name] = true
 	}
 	if f.Name == Llama3 {
 		p.state = atTheStart
@@ -413,7 +409,7 @@ func (p *Parser) fail() bool {
 // passed: what was looked at is said, or nothing to say.
 func (p *Parser) passed() { p.text, p.at, p.marker = p.text[p.at:], 0, 0 }
 
-func (p *Parser) functionIs(name string) bool { return name != "" && (p.known == nil || p.known[name]) }
+func (p *Parser) functionIs(name string) bool { return name != "" && p.known[name] }
 
 func (p *Parser) begin(name string) {
 	p.space, p.open = p.space[:0], true
