@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
@@ -246,9 +247,14 @@ type served interface {
 	MaxAnswers() int
 }
 
+// writeTimeout is that of handlers that build makes.
+const writeTimeout = 30 * time.Second
+
 // build makes a handler with what config says else.
 func build(backend served, config openai.Config) (*openai.Handler, error) {
 	config.Backend, config.Catalog, config.MaxAnswers = backend, backend, backend.MaxAnswers
+	config.MaxHeldBytes = cmp.Or(config.MaxHeldBytes, 256<<20)
+	config.ReadTimeout, config.WriteTimeout = time.Minute, writeTimeout
 	return openai.New(config)
 }
 

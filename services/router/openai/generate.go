@@ -101,6 +101,9 @@ func (a *assembly) admitted() {
 	a.memory.give(a.memory.bytes - a.parsed.echoBytes())
 }
 
+// maxBodyBytes bounds a body.
+const maxBodyBytes = 8 << 20
+
 // body reads a request's body, and to its end, without which net/http would not
 // notice that the client leaves.
 func (h *Handler) body(e *exchange, memory *memoryShare) ([]byte, error) {
@@ -113,7 +116,7 @@ func (h *Handler) body(e *exchange, memory *memoryShare) ([]byte, error) {
 	if err := e.SetReadDeadline(time.Now().Add(h.config.ReadTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return nil, err
 	}
-	body, err := io.ReadAll(&countingReader{from: http.MaxBytesReader(e.writer, e.request.Body, h.config.MaxBodyBytes), memory: memory})
+	body, err := io.ReadAll(&countingReader{from: http.MaxBytesReader(e.writer, e.request.Body, maxBodyBytes), memory: memory})
 	tooLong, isTooLong := errors.AsType[*http.MaxBytesError](err)
 	switch {
 	case isTooLong:

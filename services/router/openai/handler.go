@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,7 +65,7 @@ type Plan struct {
 	RequestID string
 }
 
-// Config configures a Handler. Backend, Catalog and MaxAnswers are required.
+// Config configures a Handler.
 type Config struct {
 	Backend Backend
 	Catalog Catalog
@@ -84,15 +83,12 @@ type Config struct {
 	Logger *slog.Logger
 	// Registerer gets the metrics; nil: none.
 	Registerer prometheus.Registerer
-	// MaxBodyBytes bounds a body; 0: DefaultMaxBodyBytes.
-	MaxBodyBytes int64
 	// MaxHeldBytes bounds the memory of all requests that are not admitted yet and of answers that
-	// are sent as a whole, roughly; the answers of one request get half of it. 0:
-	// DefaultMaxHeldBytes.
+	// are sent as a whole, roughly; the answers of one request get half of it.
 	MaxHeldBytes int64
 	// ReadTimeout bounds the arrival of a body, and WriteTimeout how long a client may take to
 	// read a message, or 64 KiB of a long one, all of which it has to read in this and a second
-	// for each 64 KiB; 0: the defaults.
+	// for each 64 KiB.
 	ReadTimeout, WriteTimeout time.Duration
 }
 
@@ -118,14 +114,6 @@ func (unlimited) Check(context.Context, quota.Need, string) error { return nil }
 func (unlimited) CheckResume(context.Context) error               { return nil }
 func (unlimited) Count(context.Context)                           {}
 
-// Defaults of Config.
-const (
-	DefaultMaxBodyBytes = 8 << 20
-	DefaultMaxHeldBytes = 256 << 20
-	DefaultReadTimeout  = time.Minute
-	DefaultWriteTimeout = 30 * time.Second
-)
-
 // Handler serves the API. It is safe for concurrent use.
 type Handler struct {
 	backend Backend
@@ -141,16 +129,15 @@ type Handler struct {
 
 // New returns a Handler.
 func New(config Config) (*Handler, error) {
-	if config.Backend == nil || config.Catalog == nil || config.MaxAnswers == nil {
+	switch {
+	case config.Backend == nil || config.Catalog == nil || config.MaxAnswers == nil:
 		return nil, errors.New("openai: give a backend, a catalog and the most answers")
+	case config.MaxHeldBytes <= 0 || config.ReadTimeout <= 0 || config.WriteTimeout <= 0:
+		return nil, errors.New("openai: give memory and time limits")
 	}
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
-	config.MaxBodyBytes = cmp.Or(config.MaxBodyBytes, DefaultMaxBodyBytes)
-	config.MaxHeldBytes = cmp.Or(config.MaxHeldBytes, DefaultMaxHeldBytes)
-	config.ReadTimeout = cmp.Or(config.ReadTimeout, DefaultReadTimeout)
-	config.WriteTimeout = cmp.Or(config.WriteTimeout, DefaultWriteTimeout)
 	pages, err := newPages(config.Origins)
 	if err != nil {
 		return nil, fmt.Errorf("origins of pages: %w", err)

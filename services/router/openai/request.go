@@ -89,7 +89,10 @@ func (c *parsedRequest) common(f *fields) *inferencev1.GenerateRequest {
 	if p := f.integerIn("priority", -100, 100); p != nil {
 		q.Priority = int32(-*p)
 	}
-	tier(f, q)
+	said := tier(f, q)
+	if c.response != nil {
+		c.response.tier = said
+	}
 	c.most(f, q)
 	c.streaming(f)
 	c.n = 1
@@ -121,21 +124,23 @@ func (c *parsedRequest) common(f *fields) *inferencev1.GenerateRequest {
 	return q
 }
 
-// tiers are the classes of requests by OpenAI's names; "" is the router's default class.
-var tiers = map[string]string{
-	"": "", "auto": "", "scale": "",
-	"priority": routing.ClassInteractive, "fast": routing.ClassInteractive, "default": routing.ClassStandard, "flex": routing.ClassBatch,
+// tiers are the classes of requests by OpenAI's names, and the name that an answer says; "" is the
+// router's default class.
+var tiers = map[string]struct{ class, said string }{
+	"": {"", "default"}, "auto": {"", "default"}, "scale": {"", "default"}, "default": {routing.ClassStandard, "default"},
+	"priority": {routing.ClassInteractive, "priority"}, "fast": {routing.ClassInteractive, "priority"}, "flex": {routing.ClassBatch, "flex"},
 }
 
-// tier reads which class a request is of.
-func tier(f *fields, q *inferencev1.GenerateRequest) {
+// tier reads which class a request is of, and returns the name of it that an answer says.
+func tier(f *fields, q *inferencev1.GenerateRequest) (said string) {
 	name := f.text("service_tier")
-	class, known := tiers[name]
+	tier, known := tiers[name]
 	if !known {
 		f.wrong(unsupported("service_tier", fmt.Sprintf("%q is not supported: there are auto, default, priority and flex", clienterr.Shorten(name))))
-	} else if class != "" {
-		q.Slo = &inferencev1.Slo{Class: class}
+	} else if tier.class != "" {
+		q.Slo = &inferencev1.Slo{Class: tier.class}
 	}
+	return tier.said
 }
 
 // headerSLO is the header with the objective of a request, such as ttft:500ms,tpot:30ms.

@@ -38,7 +38,7 @@ type response struct {
 
 // parseResponse translates a request for a response.
 func parseResponse(f *fields) (*parsedRequest, error) {
-	r := &response{parallel: true, truncation: truncationDisabled, tier: "default"}
+	r := &response{truncation: truncationDisabled}
 	c := &parsedRequest{route: RouteResponses, chat: true, response: r}
 	q := c.common(f)
 	if c.n > 1 {
@@ -163,16 +163,7 @@ func (r *response) told(f *fields) {
 	default:
 		f.wrong(unsupported("truncation", fmt.Sprintf("%q is not supported: there are auto and disabled", clienterr.Shorten(text))))
 	}
-	switch f.text("service_tier") {
-	case "priority", "fast":
-		r.tier = "priority"
-	case "flex":
-		r.tier = "flex"
-	}
 	r.toolCalls = f.integerIn("max_tool_calls", 0, math.MaxInt32)
-	if parallel, given := f.boolean("parallel_tool_calls"); given {
-		r.parallel = parallel
-	}
 	r.choice, _ = f.raw("tool_choice")
 	f.boolean("store") // nothing is stored, and the answer says so
 	f.object("reasoning")

@@ -197,12 +197,8 @@ func TestRoutes(t *testing.T) {
 }
 
 func TestLongBody(t *testing.T) {
-	h, err := build(new(fake), openai.Config{MaxBodyBytes: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
-	serve(t, h, func(conn net.Conn) {
-		answer := exchange(t, conn, chats, `{"x":"`+strings.Repeat("a", 200)+`"}`)
+	serve(t, handler(t, new(fake)), func(conn net.Conn) {
+		answer := exchange(t, conn, chats, `{"x":"`+strings.Repeat("a", 8<<20)+`"}`)
 		if !strings.HasPrefix(answer, "HTTP/1.1 413 ") || !strings.Contains(answer, "request_too_large") {
 			t.Errorf("answer %s", answer)
 		}
@@ -237,7 +233,7 @@ func serveMany(t *testing.T, h http.Handler, test func(connect func() net.Conn))
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		listener := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
-		server := &http.Server{Handler: h, WriteTimeout: openai.DefaultWriteTimeout} // as the router has it
+		server := &http.Server{Handler: h, WriteTimeout: writeTimeout} // as the router has it
 		ended := make(chan error, 1)
 		go func() { ended <- server.Serve(listener) }()
 		var clients []net.Conn
@@ -288,7 +284,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		began := time.Now()
 		post(t, conn, chats, `{`+hi+`,"stream":true}`)
 		synctest.Wait() // the first write waits for a reader
-		time.Sleep(openai.DefaultWriteTimeout + time.Second)
+		time.Sleep(writeTimeout + time.Second)
 		synctest.Wait()
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -306,7 +302,7 @@ func TestSlowClients(t *testing.T) {
 			post(t, conn, chats, body)
 			piece := make([]byte, 1<<16)
 			for read := 0; read < 5<<20; { // for longer than the timeout
-				time.Sleep(openai.DefaultWriteTimeout / 30)
+				time.Sleep(writeTimeout / 30)
 				n, err := io.ReadFull(conn, piece)
 				if read += n; err != nil {
 					t.Errorf("%s: %v after %d bytes", body, err, read)
@@ -339,7 +335,7 @@ func TestVerySlowClients(t *testing.T) {
 						slow.Go(func() {
 							piece := make([]byte, 1<<16)
 							for err := error(nil); err == nil; _, err = io.ReadFull(conn, piece) {
-								time.Sleep(openai.DefaultWriteTimeout / 3)
+								time.Sleep(writeTimeout / 3)
 							}
 						})
 					}
@@ -370,7 +366,7 @@ func TestVerySlowClients(t *testing.T) {
 // An answer may be silent for longer than its client may.
 func TestSlowAnswers(t *testing.T) {
 	for _, body := range []string{`{` + hi + `}`, `{` + hi + `,"stream":true}`, `{` + hi + `,"stream":true,"n":2}`} {
-		f := &fake{words: []string{"a", "b", "c"}, wait: func() { time.Sleep(10 * openai.DefaultWriteTimeout) }}
+		f := &fake{words: []string{"a", "b", "c"}, wait: func() { time.Sleep(10 * writeTimeout) }}
 		serve(t, handler(t, f), func(conn net.Conn) {
 			post(t, conn, chats, body)
 			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)

@@ -145,9 +145,11 @@ func (c *parsedRequest) toolChoice(f *fields, use *toolUse) *inferencev1.ToolCho
 	if raw, given := f.raw(other); given && string(raw) != `"none"` && string(raw) != `"auto"` {
 		f.wrong(invalid(other, "is given without what it chooses from: tool_choice is for tools, function_call for functions"))
 	}
-	choice := &inferencev1.ToolChoice{Single: use.old}
-	if parallel, given := f.boolean("parallel_tool_calls"); given && !parallel {
-		choice.Single = true
+	parallel, given := f.boolean("parallel_tool_calls")
+	parallel = parallel || !given
+	choice := &inferencev1.ToolChoice{Single: use.old || !parallel}
+	if c.response != nil {
+		c.response.parallel = parallel
 	}
 	raw, given := f.raw(name)
 	switch {
