@@ -215,7 +215,7 @@ func TestBundledModel(t *testing.T) {
 	if err != nil || got != "<|begin_of_text|>Once\nupon\na time\n" {
 		t.Errorf("%q, error %v", got, err)
 	}
-	if ending, is := template.(chat.Ending); !is || ending.EndToken() != "<|end_of_text|>" {
+	if ending, is := template.(chat.AnswerForm); !is || ending.EndToken() != "<|end_of_text|>" {
 		t.Errorf("%T does not know what ends an answer", template)
 	}
 }

@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,26 +17,15 @@ type Template interface {
 	Render(ctx context.Context, c Conversation) (string, error)
 }
 
-// Ending is a Template that knows how answers end.
-type Ending interface {
-	Template
+// AnswerForm is what a Template may know of answers beside the prompt that it makes.
+type AnswerForm interface {
 	// EndToken is the text of the token that ends an answer, eos_token of the
 	// tokenizer's configuration; empty: there is none. config.json may name another
 	// one, which only ends a text.
 	EndToken() string
-}
-
-// ToolSource is the source of the template that conversations with tools are rendered by, in
-// which one can see how it writes calls; empty: it is not known.
-func ToolSource(t Template) string {
-	s, known := t.(*set)
-	switch {
-	case !known:
-		return ""
-	case s.forTool != nil:
-		return s.forTool.source
-	}
-	return s.usual.source
+	// ToolSource is the source of the template that conversations with tools are rendered by, in
+	// which one can see how it writes calls.
+	ToolSource() string
 }
 
 // Error is a template that cannot be used, or that refuses a conversation.
@@ -80,12 +70,15 @@ type set struct {
 	usual, forTool *named
 }
 
-// EndToken implements Ending.
+// EndToken implements AnswerForm.
 func (s *set) EndToken() string {
 	token, _ := s.tokens.Get("eos_token")
 	text, _ := token.(string)
 	return text
 }
+
+// ToolSource implements AnswerForm.
+func (s *set) ToolSource() string { return cmp.Or(s.forTool, s.usual).source }
 
 type named struct {
 	name     string

@@ -52,7 +52,7 @@ func TestRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		format, is := toolcalls.Of("", chat.ToolSource(template))
+		format, is := toolcalls.Of("", source)
 		if !is || format.Name != c.format {
 			t.Fatalf("%s is taken for %q", c.template, format.Name)
 		}

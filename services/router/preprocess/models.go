@@ -74,8 +74,11 @@ func NewModels(list []Model, generationConfig string, maxRequestTime time.Durati
 			}
 		}
 		if m.Chat != nil {
-			m.endTurn = endTurn(m)
-			m.findToolCalls()
+			source := ""
+			if form, knows := m.Chat.(chat.AnswerForm); knows {
+				m.endTurn, source = endTurn(m, form.EndToken()), form.ToolSource()
+			}
+			m.findToolCalls(source)
 		}
 		m.rendering, m.handling = rendering, handling
 		var err error
@@ -88,12 +91,11 @@ func NewModels(list []Model, generationConfig string, maxRequestTime time.Durati
 
 // endTurn is the token that ends a turn by the model's chat template, if its
 // configuration does not have it already.
-func endTurn(m *Model) []int32 {
-	template, knows := m.Chat.(chat.Ending)
-	if !knows || m.Tokenizer == nil {
+func endTurn(m *Model, token string) []int32 {
+	if m.Tokenizer == nil {
 		return nil
 	}
-	id, is := m.Tokenizer.TokenID(template.EndToken())
+	id, is := m.Tokenizer.TokenID(token)
 	if !is || slices.Contains(m.Spec.EOS, id) {
 		return nil
 	}

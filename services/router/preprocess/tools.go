@@ -11,7 +11,6 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/pkg/chat"
 	"github.com/tandem-serving/tandem/pkg/grammar"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/toolcalls"
@@ -34,13 +33,13 @@ func CheckToolCallParser(name string) error {
 	return nil
 }
 
-// findToolCalls finds the format of the model's calls: what was asked for, or what its template has.
-func (m *Model) findToolCalls() {
+// findToolCalls finds the format of the model's calls: what was asked for, or what the source of its template has.
+func (m *Model) findToolCalls(source string) {
 	name := m.ToolCallParser
 	if name == ToolCallsAuto {
 		name = ""
 	}
-	m.calls, m.knowsCalls = toolcalls.Of(name, chat.ToolSource(m.Chat))
+	m.calls, m.knowsCalls = toolcalls.Of(name, source)
 	if !m.knowsCalls && name != ToolCallsNone {
 		// It is as good as any for a model that has not learned one.
 		m.calls, _ = toolcalls.Of(toolcalls.Hermes, "")
