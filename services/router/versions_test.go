@@ -1,9 +1,11 @@
 package router_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +16,7 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -174,6 +177,65 @@ func TestRollingChangeOfWeights(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// The vectors of one call are all of the same weights, even if others are served meanwhile, and if no
+// worker has them any more the call fails.
+func TestEmbeddingsAreOfOneVersion(t *testing.T) {
+	served := withoutWeights()
+	served.HiddenSize = 2
+	for _, drains := range []bool{false, true} {
+		t.Run(fmt.Sprint("drains: ", drains), func(t *testing.T) {
+			inMeshOf(t, served, nil, func(t *testing.T, m *mesh) {
+				held, release := make(chan struct{}), make(chan struct{})
+				holds := sync.OnceFunc(func() { close(held) })
+				before := m.start(func(_ context.Context, _ *workertest.Worker, _ *workerv1.Task, stage workertest.Stage, _ int) error {
+					if stage == workertest.Token {
+						holds()
+						<-release
+					}
+					return nil
+				}, decodeRecord("d1"))[0]
+				after := m.start(nil, foreign(decodeRecord("e1"), otherDigest, "test/1"))[0]
+				before.MeanState, after.MeanState = []float32{3, 4}, []float32{4, 3}
+				go func() {
+					<-held
+					time.Sleep(time.Millisecond) // the others are sent, too, or wait
+					_, err := m.control.SetPolicy(t.Context(), &controlv1.SetPolicyRequest{Policy: &controlv1.Policy{Versions: []*controlv1.ModelVersion{{Model: "fable", ModelDigest: otherDigest}}}})
+					if err != nil {
+						t.Error(err)
+					}
+					if drains {
+						before.Record = proto.CloneOf(before.Record)
+						before.Record.State = controlv1.WorkerState_WORKER_STATE_DRAINING
+						m.list()
+					}
+					close(release)
+				}()
+				q := &inferencev1.EmbedRequest{}
+				for range 12 { // more than run at a time
+					q.Inputs = append(q.Inputs, &inferencev1.EmbedInput{Input: &inferencev1.EmbedInput_TokenIds{TokenIds: ask(agg, 4).GetTokenIds()}})
+				}
+				r, err := m.inference.Embed(t.Context(), q)
+				want := codes.OK
+				if drains {
+					want = codes.Unavailable
+				}
+				if status.Code(err) != want {
+					t.Fatal(err)
+				}
+				for i, e := range r.GetEmbeddings() {
+					if !slices.Equal(e.GetValues(), []float32{.6, .8}) {
+						t.Errorf("input %d has the vector %v", i, e.GetValues())
+					}
+				}
+				if n := len(after.Tasks()); n != 0 {
+					t.Errorf("%d inputs ran in another version", n)
+				}
+				m.quiet()
+			})
+		})
+	}
 }
 
 func TestBadVersions(t *testing.T) {

@@ -126,6 +126,9 @@ type Worker struct {
 	// Hook, if set, is asked at each stage. It is not changed once the worker
 	// serves.
 	Hook Hook
+	// MeanState is what it says of any prompt whose hidden states are asked for. It is not changed once
+	// requests come.
+	MeanState []float32
 	// Blocks is its answer to ListBlocks.
 	Blocks *workerv1.ListBlocksResponse
 	// Cached is how many tokens of any prompt a prefill worker has, and Fetch, if
@@ -356,9 +359,11 @@ func (s *decodeServer) Run(q *workerv1.DecodeRequest, stream grpc.ServerStreamin
 		if err := w.at(ctx, task, End, offset); err != nil {
 			return err
 		}
-		return stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Ended{Ended: &workerv1.Ended{
-			Reason: reason, DecodeComputeNs: int64(w.net.StepTime), PrefillComputeNs: int64(w.net.StepTime),
-		}}})
+		ended := &workerv1.Ended{Reason: reason, DecodeComputeNs: int64(w.net.StepTime), PrefillComputeNs: int64(w.net.StepTime)}
+		if task.GetPool() {
+			ended.MeanState = w.MeanState
+		}
+		return stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Ended{Ended: ended}})
 	}
 }
 

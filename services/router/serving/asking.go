@@ -11,7 +11,7 @@ import (
 func (r *request) ask(a joining.Ask) {
 	clear(r.attempts)
 	tokens := slices.Concat(r.plan.Tokens, a.Generated)
-	wanted := r.policyRequest(r.key, a.Attempt, tokens, a.Failures, a.Version)
+	wanted := r.policyRequest(r.key, a.Attempt, tokens, a.Failures, r.version)
 	if wanted.Retry = a.Retry; a.Retry {
 		r.requests.metrics.retries.Inc()
 	}
@@ -25,7 +25,7 @@ func (r *request) askHedge(a joining.AskHedge) {
 	answer := r.requests.deps.Dispatcher.Hedge(routing.Hedge{Request: wanted, Late: a.Late, After: a.After, Again: a.Again}, r.findable(tokens), r.plan.Envelope.GetCacheSalt())
 	switch e := answer.(type) {
 	case joining.Dispatched:
-		r.decided(e)
+		r.answer = e
 	case joining.Refused:
 		r.requests.metrics.hedgeRefused(e.Err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/quota"
+	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
 	"github.com/tandem-serving/tandem/services/router/preprocess"
@@ -30,7 +31,8 @@ const (
 )
 
 // Embed embeds texts: each is a request, which one worker computes as a prompt and whose hidden
-// states it gives back. It fails with the first of them, as a gRPC status, and ends the others
+// states it gives back. All run in one version of the model, that of the first: vectors of different
+// weights cannot be compared. It fails with the first of them, as a gRPC status, and ends the others
 // then.
 func (s *Requests) Embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequest) (*inferencev1.EmbedResponse, error) {
 	inputs := q.GetInputs()
@@ -61,6 +63,8 @@ func (s *Requests) Embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequ
 	var wait sync.WaitGroup
 	var mu sync.Mutex // of what follows, and r
 	next, failed := 0, error(nil)
+	var version routing.Version // of the first input, once known is closed
+	known := make(chan struct{})
 	for range atOnce {
 		wait.Go(func() {
 			for ctx.Err() == nil {
@@ -71,7 +75,21 @@ func (s *Requests) Embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequ
 				if i >= len(inputs) {
 					return
 				}
-				embedding, accepted, err := s.embed(numbered(ctx, i), c, q, inputs[i])
+				caller := c
+				if i == 0 {
+					caller.sent = func(v routing.Version) {
+						version = v
+						close(known)
+					}
+				} else {
+					select {
+					case <-known:
+						caller.version = version
+					case <-ctx.Done():
+						return
+					}
+				}
+				embedding, accepted, err := s.embed(numbered(ctx, i), caller, q, inputs[i])
 				mu.Lock()
 				switch {
 				case err == nil:

@@ -2,11 +2,13 @@ package serving
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
@@ -14,9 +16,46 @@ import (
 	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
+	"github.com/tandem-serving/tandem/services/router/clienterr"
 	"github.com/tandem-serving/tandem/services/router/latencybudget"
 	"github.com/tandem-serving/tandem/services/router/preprocess"
+	"github.com/tandem-serving/tandem/services/router/records"
+	"github.com/tandem-serving/tandem/services/router/routingdriver"
 )
+
+// DecideAfterAbort gives a request a decision that crossed its abort, and returns what is recorded and
+// what is counted of it.
+func DecideAfterAbort(t *tokenizer.Tokenizer, decision *controlv1.Decision) (recorded *controlv1.ExplainResponse, sent float64, err error) {
+	registry := prometheus.NewRegistry()
+	spending, err := latencybudget.NewSpending(latencybudget.DefaultConfig(), nil)
+	if err != nil {
+		return nil, 0, err
+	}
+	dispatcher, err := routingdriver.New(routing.Config{}, routingdriver.Deps{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, 0, err
+	}
+	s, err := New(Config{}, Deps{Dispatcher: dispatcher, Records: records.New(), Spending: spending, Registerer: registry, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, 0, err
+	}
+	p := &preprocess.Plan{Model: &preprocess.Model{Tokenizer: t}, Tokens: []int32{1}, MaxTokens: 1, Deadline: time.Now().Add(time.Minute)}
+	r := newRequest(s, p, admitted{}, "r", &Caller{}, nil, 1)
+	r.handle(joining.Start{})
+	r.handle(joining.Abort{Err: clienterr.DeadlineExceeded()})
+	r.handle(joining.Dispatched{Dispatch: routing.Dispatch{Decision: decision}})
+	r.cancel()
+	r.over()
+	families, err := registry.Gather()
+	for _, f := range families {
+		if f.GetName() == "tandem_router_dispatches_total" {
+			for _, m := range f.GetMetric() {
+				sent += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return s.deps.Records.GetExact("", "r"), sent, err
+}
 
 // NewText is the text of a request, for tests with tokenizers of other models.
 func NewText(t *tokenizer.Tokenizer, prompt []int32, stops []string, least int) interface {

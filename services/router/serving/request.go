@@ -60,12 +60,14 @@ type request struct {
 	done    chan struct{}      // closed when loop.Core is done
 
 	// Guarded by loop.
-	version  routing.Version  // of the workers, the same in every attempt
-	attempts map[int]*attempt // the attempts that run, by number; two at most
-	running  *attempt         // the youngest of them; nil before the first decision
-	taken    bool             // a worker has taken the request, and not failed but for what the request asks
-	tokenAt  time.Time        // when the last token came
-	token    *tokenEvent      // reused for the next token; nil if the event log kept it
+	version  routing.Version       // of the workers, the same in every attempt; zero: the policy chooses
+	sent     func(routing.Version) // Caller.sent until it is called
+	answer   joining.Dispatched    // the policy's last, until the core takes it up
+	attempts map[int]*attempt      // the attempts that run, by number; two at most
+	running  *attempt              // the youngest of them; nil before the first decision
+	taken    bool                  // a worker has taken the request, and not failed but for what the request asks
+	tokenAt  time.Time             // when the last token came
+	token    *tokenEvent           // reused for the next token; nil if the event log kept it
 	streams  map[joining.Stream]context.CancelFunc
 
 	mu        sync.Mutex
@@ -110,6 +112,8 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id string, c *Call
 		secret:   secret,
 		sharing:  c.Sharing,
 		queued:   c.Queued,
+		version:  c.version,
+		sent:     c.sent,
 		arrived:  p.Arrived,
 		hash:     hash,
 		read:     make(chan struct{}),
@@ -215,7 +219,7 @@ func (r *request) handle(event joining.Event) {
 		r.streams[e.Stream]()
 		delete(r.streams, e.Stream)
 	case joining.Dispatched:
-		r.decided(e)
+		r.answer = e
 	case joining.Refused:
 		if e.Decision != nil {
 			r.record.Decided(e.Decision)
@@ -235,10 +239,16 @@ func (r *request) handle(event joining.Event) {
 	}
 }
 
-// decided records an attempt that is about to begin.
-func (r *request) decided(e joining.Dispatched) {
+// began records an attempt that begins: the core has taken up the policy's answer.
+func (r *request) began() {
+	e := r.answer
+	r.answer = joining.Dispatched{}
 	r.version, r.running = e.Version, &attempt{e.Decision.GetMode(), e.Decision}
 	r.attempts[e.Attempt] = r.running
+	if r.sent != nil {
+		r.sent(r.version)
+		r.sent = nil
+	}
 	r.record.Decided(e.Decision)
 	r.requests.metrics.dispatched(e.Decision, e.Fallback)
 }
@@ -294,6 +304,7 @@ func (r *request) apply(now time.Time, actions []joining.Action) {
 		case joining.Withdraw:
 			r.requests.deps.Dispatcher.Withdraw(r.key)
 		case joining.OpenDecode:
+			r.began()
 			r.spans.began(a.Stream.Attempt, len(a.Generated), r.attempts[a.Stream.Attempt].decision)
 			r.openDecode(a)
 		case joining.OpenPrefill:

@@ -117,6 +117,10 @@ type Caller struct {
 	Rendered []uint32
 	// pool asks for the hidden states of the prompt.
 	pool bool
+	// version is the one that the request has to run in; zero: any that is served. sent, if set, is
+	// called with it once, when the request is first sent to workers. It must not block.
+	version routing.Version
+	sent    func(routing.Version)
 	// Now sends a token at once, unless that could block, and returns whether it did. If it
 	// did not, send gets the token next. Other goroutines than send's call it, but never
 	// while send runs or after Generate has returned. The event is valid until Now returns.
