@@ -2,9 +2,11 @@ package router_test
 
 import (
 	"context"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -209,6 +211,57 @@ func TestStopLeavesUnreadAnswers(t *testing.T) {
 		close(u.read)
 		if err := <-u.err; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// Requests that were refused have nothing to resume, and leave the place to answers that have.
+func TestRefusedRequestsAreNotKept(t *testing.T) {
+	inMesh(t, func(c *router.Config) { c.Serving.KeptLogs = 1 }, func(t *testing.T, m *mesh) {
+		m.talk()
+		q := ask(agg, 4)
+		q.ResumableFor = durationpb.New(time.Minute)
+		answered := m.generate(t.Context(), q)
+		if answered.err != nil {
+			t.Fatal(answered.err)
+		}
+		m.workers[0].Kill()
+		for range 3 {
+			if r := m.generate(t.Context(), q); status.Code(r.err) != codes.Unavailable || r.accepted != nil {
+				t.Fatal(r.err)
+			}
+		}
+		stream, err := m.inference.Resume(t.Context(), &inferencev1.ResumeRequest{RequestId: answered.accepted.GetRequestId(), Secret: answered.accepted.GetSecret()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again := m.collect(stream, 0); again.err != nil || again.text != answered.text {
+			t.Errorf("%q, %v", again.text, again.err)
+		}
+		if n := m.sum("tandem_router_kept_forgotten_total"); n != 0 {
+			t.Errorf("%v answers are forgotten early", n)
+		}
+	})
+}
+
+// An answer that is kept to be resumed keeps nothing of what was asked: nothing bounds that.
+func TestKeptAnswersLeaveTheirRequests(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		m.talk()
+		q := ask(agg, 4)
+		q.ResumableFor, q.StructuredOutput = durationpb.New(time.Minute), &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Choice{Choice: &inferencev1.Choice{Texts: []string{"a", "b"}}}}
+		asked := weak.Make(q.GetStructuredOutput())
+		if err := m.service.Generate(t.Context(), q, func(*inferencev1.GenerateEvent) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		m.quiet()
+		q = nil
+		runtime.GC()
+		if asked.Value() != nil {
+			t.Error("the request is still there")
+		}
+		if n := m.sum("tandem_router_kept_bytes"); n == 0 {
+			t.Error("no answer is kept")
 		}
 	})
 }

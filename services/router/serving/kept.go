@@ -29,15 +29,16 @@ func (s *Requests) freeID(owner, id string) string {
 	}
 }
 
-// keep keeps a finished request for as long as it can be resumed.
+// keep keeps a finished request for as long as it can be resumed. One that was refused has nothing to
+// resume.
 func (s *Requests) keep(r *request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.plan.Resumable == 0 {
-		delete(s.byID, r.name())
+	if r.resumable == 0 || !r.accepted {
+		s.drop(r)
 		return
 	}
-	r.until = time.Now().Add(r.plan.Resumable)
+	r.until = time.Now().Add(r.resumable)
 	s.kept = append(s.kept, r)
 	r.events.keep(true)
 	for len(s.kept) > s.config.KeptLogs || len(s.kept) > 0 && s.memory.kept.Load() > int64(s.config.KeptMemory) {
@@ -72,7 +73,7 @@ func (s *Requests) find(owner, id, secret string) (*request, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, hash := s.byID[requestName{owner, id}], records.SecretHash{}
-	if r != nil && r.plan.Resumable > 0 {
+	if r != nil && r.resumable > 0 {
 		hash = r.hash
 	}
 	switch {

@@ -121,7 +121,7 @@ func (r *request) waited() {
 	r.waits = false
 	r.requests.mu.Lock()
 	defer r.requests.mu.Unlock()
-	r.requests.followers.leave(r.plan.Envelope.GetTenant())
+	r.requests.followers.leave(r.tenant)
 }
 
 // lead lets those go that wait for the request's prompt, once a worker has it. The loop's lock is

@@ -37,9 +37,9 @@ func (r *request) wasRead() {
 	}
 	if r.lags {
 		r.lags = false
-		r.requests.deps.Dispatcher.Handle(routing.Read{Tenant: r.plan.Envelope.GetTenant()})
+		r.requests.deps.Dispatcher.Handle(routing.Read{Tenant: r.tenant})
 	}
-	if r.forgotten || r.plan.Resumable == 0 {
+	if r.forgotten || r.resumable == 0 {
 		r.events.release()
 	}
 }
@@ -66,11 +66,11 @@ func (r *request) detach(why error) {
 	case r.readers > 0:
 	case r.ended:
 		r.wasRead()
-	case r.plan.Resumable == 0:
+	case r.resumable == 0:
 		r.events.release()
 		r.abort(why)
 	default:
-		r.expiry = time.AfterFunc(r.plan.Resumable, func() {
+		r.expiry = time.AfterFunc(r.resumable, func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if r.readers == 0 {

@@ -31,25 +31,27 @@ import (
 // request drives the life of one request. Its goroutine runs until the client has its answer
 // and every worker stream is closed. The goroutines of the streams hand it what workers send.
 type request struct {
-	requests *Requests
-	plan     *preprocess.Plan
-	id       string // as the client knows it; clients may reuse an id
-	key      string // as the router's policy knows it; unique
-	log      *slog.Logger
-	spans    *requestTrace // nil if the request is not sampled
-	record   *records.Record
-	arrived  time.Time     // when the request could first ask for workers
-	holder   routing.Ref   // a worker that holds the prompt's KV; zero if none is known
-	leads    atomic.Bool   // other requests wait for this one's prompt
-	resumed  atomic.Int64  // how often it was resumed, if its tenant has limits
-	owner    string        // the tenant that owns the request; empty if the secret's holder does
-	charge   *quota.Charge // nil if the tenant has no limits
-	secret   string        // proves that a caller owns the request
-	hash     records.SecretHash
-	sharing  Sharing
-	queued   func(id string) // Caller.Queued
-	waits    bool            // it is among the followers; of run
-	events   *eventLog
+	requests  *Requests
+	plan      *preprocess.Plan // nil once strip was called
+	id        string           // as the client knows it; clients may reuse an id
+	key       string           // as the router's policy knows it; unique
+	log       *slog.Logger
+	spans     *requestTrace // nil if the request is not sampled
+	record    *records.Record
+	arrived   time.Time    // when the request could first ask for workers
+	holder    routing.Ref  // a worker that holds the prompt's KV; zero if none is known
+	leads     atomic.Bool  // other requests wait for this one's prompt
+	resumed   atomic.Int64 // how often it was resumed, if its tenant has limits
+	tenant    string
+	resumable time.Duration // after its readers are gone; 0: not
+	owner     string        // the tenant that owns the request; empty if the secret's holder does
+	charge    *quota.Charge // nil if the tenant has no limits
+	secret    string        // proves that a caller owns the request
+	hash      records.SecretHash
+	sharing   Sharing
+	queued    func(id string) // Caller.Queued
+	waits     bool            // it is among the followers; of run
+	events    *eventLog
 
 	ctx     context.Context // ends at the deadline, and with the goroutine
 	cancel  context.CancelFunc
@@ -65,6 +67,7 @@ type request struct {
 	answer   joining.Dispatched    // the policy's last, until the core takes it up
 	attempts map[int]*attempt      // the attempts that run, by number; two at most
 	running  *attempt              // the youngest of them; nil before the first decision
+	accepted bool                  // the client was told so
 	taken    bool                  // a worker has taken the request, and not failed but for what the request asks
 	tokenAt  time.Time             // when the last token came
 	token    *tokenEvent           // reused for the next token; nil if the event log kept it
@@ -100,30 +103,32 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id string, c *Call
 	ctx, cancel := context.WithDeadline(rpc.WithRequestID(context.Background(), id), p.Deadline)
 	hash, key := records.HashOf(secret), id+"#"+strconv.FormatUint(number, 10)
 	r := &request{
-		requests: s,
-		plan:     p,
-		id:       id,
-		key:      key,
-		log:      s.deps.Logger.With(slog.String("request_id", id)),
-		spans:    spans,
-		record:   s.deps.Records.Add(by.owner, id, hash, p.Arrived),
-		owner:    by.owner,
-		charge:   by.charge,
-		secret:   secret,
-		sharing:  c.Sharing,
-		queued:   c.Queued,
-		version:  c.version,
-		sent:     c.sent,
-		arrived:  p.Arrived,
-		hash:     hash,
-		read:     make(chan struct{}),
-		ctx:      ctx,
-		cancel:   cancel,
-		answers:  make(chan joining.Event, 1),
-		aborts:   make(chan error, 1),
-		done:     make(chan struct{}),
-		streams:  make(map[joining.Stream]context.CancelFunc),
-		attempts: make(map[int]*attempt),
+		requests:  s,
+		plan:      p,
+		id:        id,
+		key:       key,
+		log:       s.deps.Logger.With(slog.String("request_id", id)),
+		spans:     spans,
+		record:    s.deps.Records.Add(by.owner, id, hash, p.Arrived),
+		tenant:    p.Envelope.GetTenant(),
+		resumable: p.Resumable,
+		owner:     by.owner,
+		charge:    by.charge,
+		secret:    secret,
+		sharing:   c.Sharing,
+		queued:    c.Queued,
+		version:   c.version,
+		sent:      c.sent,
+		arrived:   p.Arrived,
+		hash:      hash,
+		read:      make(chan struct{}),
+		ctx:       ctx,
+		cancel:    cancel,
+		answers:   make(chan joining.Event, 1),
+		aborts:    make(chan error, 1),
+		done:      make(chan struct{}),
+		streams:   make(map[joining.Stream]context.CancelFunc),
+		attempts:  make(map[int]*attempt),
 	}
 	join, recorder, ended := routerlog.NewRequest(s.deps.Log, joining.Params{
 		ID:             key,
@@ -149,7 +154,7 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id string, c *Call
 	if recorder != nil {
 		r.loop.Now, r.loop.Recorder = s.deps.Log.Now, recorder
 	}
-	r.events = newEventLog(s.memory, p.Resumable > 0, r.abort)
+	r.events = newEventLog(s.memory, r.resumable > 0, r.abort)
 	return r
 }
 
@@ -157,6 +162,7 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id string, c *Call
 func (r *request) run() {
 	defer r.cancel()
 	defer r.over()
+	defer r.strip()
 	defer r.waited()
 	defer r.spans.allReleased()
 	r.spans.planned(r.id, r.plan)
@@ -200,6 +206,17 @@ func (r *request) tellQueued() {
 	if r.queued != nil && !refused {
 		r.queued(r.id)
 	}
+}
+
+// strip drops what only a running request needs, if it is kept to be resumed.
+func (r *request) strip() {
+	if r.resumable == 0 {
+		return
+	}
+	r.loop.Lock()
+	defer r.loop.Unlock()
+	r.plan, r.running, r.token = nil, nil, nil
+	clear(r.attempts)
 }
 
 // abort ends the request from any goroutine. It does not wait.
@@ -318,6 +335,7 @@ func (r *request) apply(now time.Time, actions []joining.Action) {
 		case joining.Release:
 			r.released(a)
 		case joining.Accept:
+			r.accepted = true
 			r.events.append(&inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Accepted{Accepted: &inferencev1.Accepted{
 				RequestId:         r.id,
 				Model:             r.plan.Model.Spec.Name,
@@ -374,7 +392,7 @@ func (r *request) finish(now time.Time, f joining.Finish) {
 	if r.readers == 0 {
 		r.wasRead()
 	} else if r.lags = r.events.lags(); r.lags {
-		r.requests.deps.Dispatcher.Handle(routing.Unread{Tenant: r.plan.Envelope.GetTenant()})
+		r.requests.deps.Dispatcher.Handle(routing.Unread{Tenant: r.tenant})
 	}
 	r.mu.Unlock()
 	if err == nil {
