@@ -3,6 +3,7 @@ package router_test
 import (
 	"context"
 	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -99,7 +100,7 @@ func TestUnreadRequestIsBounded(t *testing.T) {
 					t.Errorf("%v answers were counted", n)
 				}
 				close(u.read)
-				if err := <-u.err; !isUnread(err) {
+				if err := <-u.err; !isUnread(err) || strings.Contains(err.Error(), "resumable_for") != (resumable > 0) {
 					t.Errorf("it ended with %v", err)
 				}
 				m.quiet()

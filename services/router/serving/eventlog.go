@@ -102,7 +102,7 @@ func (l *eventLog) append(event *inferencev1.GenerateEvent) (kept bool) {
 	switch {
 	case over:
 		l.memory.cutOff.WithLabelValues("request").Inc()
-		l.cut(l.memory.logTooLarge())
+		l.cut(l.tooLarge())
 	default:
 		l.memory.relieve()
 	}

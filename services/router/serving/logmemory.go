@@ -72,7 +72,7 @@ func (m *logMemory) relieve() {
 		}
 		m.cutOff.WithLabelValues("all").Inc()
 		largest.cut(rpc.Error(codes.ResourceExhausted, api.ReasonUnread,
-			fmt.Sprintf("unread answers fill the %s set aside for them, and this one takes the most: read answers as they arrive", size(m.mostUnread)), time.Second))
+			fmt.Sprintf("unread answers, and those that can be resumed, fill the %s set aside for them, and this one takes the most: %s", size(m.mostUnread), largest.advice()), time.Second))
 	}
 }
 
@@ -92,10 +92,18 @@ func (m *logMemory) largest() *eventLog {
 	return largest
 }
 
-// logTooLarge is the status of a request whose log takes more than one may.
-func (m *logMemory) logTooLarge() error {
+// tooLarge is the status of a request whose log takes more than one may.
+func (l *eventLog) tooLarge() error {
 	return rpc.Error(codes.ResourceExhausted, api.ReasonUnread,
-		fmt.Sprintf("the unread or resumable part of this answer exceeds %s: read it as it arrives, or ask for fewer tokens", size(m.mostPerLog)), 0)
+		fmt.Sprintf("what is held of this answer exceeds %s: %s", size(l.memory.mostPerLog), l.advice()), 0)
+}
+
+// advice is what makes a log smaller.
+func (l *eventLog) advice() string {
+	if l.keeps {
+		return "all of it is held while it can be resumed; ask for fewer tokens, or leave out resumable_for"
+	}
+	return "read it as it arrives, or ask for fewer tokens"
 }
 
 func size(bytes int64) string {
