@@ -28,12 +28,33 @@ type answer struct {
 	replayed  int // of them, what came from the router that is followed now
 }
 
-// follow reads the answer of one router, until it is whole.
+// resumes reports whether a router may have the answer to go on with.
+func (a *answer) resumes() bool {
+	return a.accepted != nil && a.request.GetResumableFor().AsDuration() > 0 && !a.forgotten
+}
+
+// follow reads the answer until it is whole. One that can be resumed is: at the router that it came from,
+// or else at this one. If neither has it, or the mesh has given it up, it is made anew at this one.
 func (a *answer) follow(ctx context.Context, router inferencev1.InferenceClient) (began bool, _ error) {
+	if !a.resumes() {
+		return a.read(ctx, router)
+	}
+	began, err := a.read(ctx, a.from)
+	if code := status.Code(err); router != a.from && !began && (code == codes.Unavailable || code == codes.NotFound) {
+		began, err = a.read(ctx, router)
+	}
+	if reason := Reason(err); reason == reasonClientGone || reason == reasonUnread || reason == reasonRequestNotFound && !began {
+		a.forgotten = true
+		return a.read(ctx, router)
+	}
+	return began, err
+}
+
+// read reads the answer of one router.
+func (a *answer) read(ctx context.Context, router inferencev1.InferenceClient) (began bool, _ error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	resumes := a.accepted != nil && a.request.GetResumableFor().AsDuration() > 0 && !a.forgotten
-	stream, err := a.open(ctx, router, resumes)
+	stream, err := a.open(ctx, router)
 	if err != nil {
 		return false, err
 	}
@@ -44,15 +65,6 @@ func (a *answer) follow(ctx context.Context, router inferencev1.InferenceClient)
 			return true, nil
 		case errors.Is(err, io.EOF):
 			return began, errorf(codes.Internal, "INCOMPLETE_STREAM", "the router ended the stream without a result: see its log")
-		case err != nil && resumes && !began && Reason(err) == reasonRequestNotFound:
-			// Without TLS, routers do not ask each other.
-			if router != a.from {
-				if began, err := a.follow(ctx, a.from); began || status.Code(err) != codes.Unavailable {
-					return began, err
-				}
-			}
-			a.forgotten = true
-			return a.follow(ctx, router)
 		case err != nil:
 			if began && status.Code(err) == codes.Unavailable && Reason(err) != "" {
 				// The request has failed, or a router that relays it has lost it: resuming it
@@ -76,8 +88,8 @@ func (a *answer) follow(ctx context.Context, router inferencev1.InferenceClient)
 
 // open begins to read: from where the caller is, or from the start, which costs the same
 // computation again.
-func (a *answer) open(ctx context.Context, router inferencev1.InferenceClient, resumes bool) (grpc.ServerStreamingClient[inferencev1.GenerateEvent], error) {
-	if !resumes {
+func (a *answer) open(ctx context.Context, router inferencev1.InferenceClient) (grpc.ServerStreamingClient[inferencev1.GenerateEvent], error) {
+	if !a.resumes() {
 		a.replayed = 0
 		return router.Generate(ctx, a.request)
 	}

@@ -97,9 +97,9 @@ func (c *Client) Embed(ctx context.Context, request *inferencev1.EmbedRequest) (
 
 // ask makes a call that may be made twice.
 func ask[Q, A any](ctx context.Context, c *Client, call func(inferencev1.InferenceClient, context.Context, Q, ...grpc.CallOption) (A, error), request Q) (answer A, err error) {
-	err = c.try(ctx, func(router inferencev1.InferenceClient) (began bool, err error) {
+	err = c.try(ctx, func(router inferencev1.InferenceClient) (began, further bool, err error) {
 		answer, err = call(router, ctx, request)
-		return false, err
+		return false, false, err
 	})
 	return answer, err
 }

@@ -90,8 +90,8 @@ func TestAnswersGoOnElsewhere(t *testing.T) {
 	})
 }
 
-// A stream that a router keeps is resumed, there if another does not know it: nothing is computed
-// again. One that is forgotten, that failed, or whose router is lost, is.
+// A stream that a router keeps is resumed, there or, if it is lost, where another knows it: nothing is
+// computed again. One that is forgotten or given up, that failed, or whose router is lost, is.
 func TestResume(t *testing.T) {
 	broken, failed := fate{5, errLost}, statusOf(codes.Unavailable, "WORKER_LOST", time.Second)
 	synctest.Test(t, func(t *testing.T) {
@@ -101,17 +101,20 @@ func TestResume(t *testing.T) {
 			fates            []fate
 			want             []string
 		}{
-			{name: "both know it", bKnows: true, fates: []fate{broken, {0, errLost}}, want: []string{"aGenerate0", "bResume4", "aResume4"}},
-			{name: "one knows it", fates: []fate{broken}, want: []string{"aGenerate0", "bResume4", "aResume4"}},
-			{name: "one knows it and breaks again", fates: []fate{broken, {}, {3, errLost}}, want: []string{"aGenerate0", "bResume4", "aResume4", "aResume6"}},
-			{name: "one knows it and is lost", fates: []fate{broken, {}, {0, errLost}}, want: []string{"aGenerate0", "bResume4", "aResume4", "bGenerate0"}},
-			{name: "forgotten", aForgets: true, fates: []fate{broken}, want: []string{"aGenerate0", "bResume4", "aResume4", "aGenerate0"}},
-			{name: "the second answer breaks", fates: []fate{broken, {}, {0, errLost}, {6, errLost}}, want: []string{"aGenerate0", "bResume4", "aResume4", "bGenerate0", "aResume5"}},
-			{name: "the second answer breaks before it is further", fates: []fate{broken, {}, {0, errLost}, {5, errLost}}, want: []string{"aGenerate0", "bResume4", "aResume4", "bGenerate0", "aGenerate0"}},
+			{name: "both know it", bKnows: true, fates: []fate{broken, {0, errLost}}, want: []string{"aGenerate0", "aResume4", "bResume4"}},
+			{name: "one knows it", fates: []fate{broken}, want: []string{"aGenerate0", "aResume4"}},
+			{name: "one knows it and breaks again", fates: []fate{broken, {3, errLost}}, want: []string{"aGenerate0", "aResume4", "aResume6"}},
+			{name: "one knows it and is lost", fates: []fate{broken, {0, errLost}}, want: []string{"aGenerate0", "aResume4", "bResume4", "bGenerate0"}},
+			{name: "forgotten", aForgets: true, fates: []fate{broken}, want: []string{"aGenerate0", "aResume4", "bResume4", "bGenerate0"}},
+			{name: "the second answer breaks", fates: []fate{broken, {0, errLost}, {}, {6, errLost}}, want: []string{"aGenerate0", "aResume4", "bResume4", "bGenerate0", "bResume5", "aResume5"}},
+			{name: "the second answer breaks before it is further", fates: []fate{broken, {0, errLost}, {}, {5, errLost}}, want: []string{"aGenerate0", "aResume4", "bResume4", "bGenerate0", "aGenerate0"}},
 			{name: "it failed", bKnows: true, fates: []fate{{5, failed}}, want: []string{"aGenerate0", "bGenerate0"}},
-			{name: "it failed after it broke", bKnows: true, fates: []fate{broken, {1, failed}}, want: []string{"aGenerate0", "bResume4", "aGenerate0"}},
-			{name: "it failed after it broke, where one knows it", fates: []fate{broken, {}, {1, failed}}, want: []string{"aGenerate0", "bResume4", "aResume4", "aGenerate0"}},
-			{name: "a router refuses to resume", bKnows: true, fates: []fate{broken, {0, failed}}, want: []string{"aGenerate0", "bResume4", "aResume4"}},
+			{name: "it failed after it broke", bKnows: true, fates: []fate{broken, {1, failed}}, want: []string{"aGenerate0", "aResume4", "aGenerate0"}},
+			{name: "it failed after it broke, as another router says", bKnows: true, fates: []fate{broken, {0, errLost}, {1, failed}}, want: []string{"aGenerate0", "aResume4", "bResume4", "aGenerate0"}},
+			{name: "a router refuses to resume", bKnows: true, fates: []fate{broken, {0, failed}}, want: []string{"aGenerate0", "aResume4", "bResume4"}},
+			{name: "nobody read it for too long", fates: []fate{broken, {3, statusOf(codes.Canceled, "CLIENT_GONE", 0)}}, want: []string{"aGenerate0", "aResume4", "bGenerate0"}},
+			{name: "nobody read it for too long, as another router says", bKnows: true, fates: []fate{broken, {0, errLost}, {1, statusOf(codes.Canceled, "CLIENT_GONE", 0)}}, want: []string{"aGenerate0", "aResume4", "bResume4", "bGenerate0"}},
+			{name: "it was cut off", fates: []fate{broken, {0, statusOf(codes.ResourceExhausted, "UNREAD", 0)}}, want: []string{"aGenerate0", "aResume4", "bGenerate0"}},
 		} {
 			m := &routers{fates: x.fates}
 			c, end := connect(t, nil, &router{mesh: m, forgets: x.aForgets}, &router{mesh: m, forgets: !x.bKnows})
@@ -182,6 +185,12 @@ func TestRetries(t *testing.T) {
 		}
 		return all
 	}
+	breaks := func(after ...int) (all []fate) {
+		for _, events := range after {
+			all = append(all, fate{events, errLost})
+		}
+		return all
+	}
 	for _, c := range []struct {
 		name     string
 		routers  int
@@ -212,6 +221,9 @@ func TestRetries(t *testing.T) {
 		{"it asks for more than is left", 1, []fate{refused(codes.ResourceExhausted, 5*time.Second)}, nil, 4 * time.Second, codes.ResourceExhausted, 1, 0, 0},
 		{"exhausted in the middle", 2, []fate{{4, statusOf(codes.ResourceExhausted, "NOT_READ", time.Second)}}, nil, 0, codes.ResourceExhausted, 1, 0, 0},
 		{"the mesh has tried enough", 2, []fate{{4, statusOf(codes.Unavailable, "RETRY_BUDGET", time.Second)}}, nil, 0, codes.Unavailable, 1, 0, 0},
+		{"an answer that breaks often and goes on each time", 2, breaks(2, 3, 4, 5, 6, 7, 8, 9), []client.Option{client.WithAttempts(2)}, 0, codes.OK, 9, 0, 0},
+		{"an answer that breaks often and goes on at one router", 1, breaks(2, 3, 4, 5, 6, 7, 8, 9), nil, 0, codes.OK, 9, 400 * time.Millisecond, 800 * time.Millisecond},
+		{"an answer that breaks often at one place", 2, breaks(2, 3, 4, 4, 4, 4, 4, 4, 4, 4), []client.Option{client.WithAttempts(3)}, 0, codes.Unavailable, 5, 50 * time.Millisecond, 100 * time.Millisecond},
 		{"wrong request", 2, []fate{refused(codes.InvalidArgument, time.Second)}, nil, 0, codes.InvalidArgument, 1, 0, 0},
 		{"lost after the end", 2, []fate{{answerTokens + 2, errLost}}, nil, 0, codes.OK, 1, 0, 0},
 	} {

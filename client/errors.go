@@ -18,6 +18,9 @@ const (
 	// only add to its load.
 	reasonRetryBudget     = "RETRY_BUDGET"
 	reasonRequestNotFound = "REQUEST_NOT_FOUND"
+	// These are of an answer that could be resumed, and was given up: nobody read it for too long, or
+	// it took too much memory.
+	reasonClientGone, reasonUnread = "CLIENT_GONE", "UNREAD"
 )
 
 // Reason is the reason of an error that a mesh made, such as "CONTEXT_LENGTH_EXCEEDED"; else "".

@@ -85,7 +85,12 @@ func (c *Client) Events(ctx context.Context, request *inferencev1.GenerateReques
 			a.left = !yield(event, nil)
 			return !a.left
 		}
-		if err := c.try(ctx, func(router inferencev1.InferenceClient) (bool, error) { return a.follow(ctx, router) }); err != nil && !a.left {
+		err := c.try(ctx, func(router inferencev1.InferenceClient) (began, further bool, err error) {
+			had := len(a.tokens)
+			began, err = a.follow(ctx, router)
+			return began, len(a.tokens) > had, err
+		})
+		if err != nil && !a.left {
 			yield(nil, err)
 		}
 	}

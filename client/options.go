@@ -39,15 +39,16 @@ func WithTLSConfig(config *tls.Config) Option {
 	return func(s *settings) { s.transport = credentials.NewTLS(config) }
 }
 
-// WithAttempts says how often a call is sent at most, at all routers together; 1 means that
-// nothing is sent twice. The default is five times the number of routers.
+// WithAttempts says how often a call is sent at most without progress, at all routers together: an
+// answer that has got further is counted anew. 1 means that nothing is sent twice. The default is five
+// times the number of routers.
 func WithAttempts(n int) Option {
 	return func(s *settings) { s.retries.attempts = max(n, 1) }
 }
 
 // WithLongestWait says how long a router may ask the client to wait before it sends a call
 // again: a refusal that asks for more is returned. No pause of the client's own is longer. The
-// default is 30 s; with 0 the client asks each router once at most and never waits.
+// default is 30 s; with 0 the client never waits, and asks each router once at most without progress.
 func WithLongestWait(d time.Duration) Option {
 	return func(s *settings) { s.retries.longest = max(d, 0) }
 }

@@ -26,17 +26,20 @@ type retries struct {
 }
 
 // try calls a router, and if that fails and another try is safe and may help, the next one. once
-// says whether an answer began.
+// says whether an answer began, and whether it came further than before: tries and pauses are counted
+// from there.
 //
 // UNAVAILABLE goes to the next router at once, and after each round of all routers there is a
 // pause, at least as long as any of them asks for. RESOURCE_EXHAUSTED goes on after the time that
 // the router asks for; without one, or after an answer began, it is final. So is every other code.
-func (c *Client) try(ctx context.Context, once func(inferencev1.InferenceClient) (began bool, err error)) error {
-	first := int(c.next.Add(1) - 1)
+func (c *Client) try(ctx context.Context, once func(inferencev1.InferenceClient) (began, further bool, err error)) error {
 	pause := min(firstPause, c.retries.longest)
 	var until time.Time // the latest that a router asked to wait for
-	for try := 1; ; try++ {
-		began, err := once(c.routers[(first+try-1)%len(c.routers)])
+	for turn, try := int(c.next.Add(1)-1), 1; ; turn, try = turn+1, try+1 {
+		began, further, err := once(c.routers[turn%len(c.routers)])
+		if further {
+			try, pause, until = 1, min(firstPause, c.retries.longest), time.Time{}
+		}
 		after, asks := RetryAfter(err)
 		if t := time.Now().Add(after); t.After(until) {
 			until = t
