@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,9 +16,11 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/bytesize"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/worker/workertest"
 	"github.com/tandem-serving/tandem/services/router"
 )
 
@@ -212,6 +215,51 @@ func TestStopLeavesUnreadAnswers(t *testing.T) {
 		close(u.read)
 		if err := <-u.err; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// Vectors that are being computed are bounded, those of one call and those of all.
+func TestVectorsAreBounded(t *testing.T) {
+	served := spec()
+	served.HiddenSize = 480 // 2 KiB each
+	inMeshOf(t, served, func(c *router.Config) { c.Serving.UnreadRequest, c.Serving.UnreadMemory = 64<<10, 64<<10 }, func(t *testing.T, m *mesh) {
+		held, release := make(chan struct{}), make(chan struct{})
+		holds := sync.OnceFunc(func() { close(held) })
+		m.start(func(_ context.Context, _ *workertest.Worker, _ *workerv1.Task, stage workertest.Stage, _ int) error {
+			if stage == workertest.Token {
+				holds()
+				<-release
+			}
+			return nil
+		}, decodeRecord("d1"))[0].MeanState = make([]float32, 480)
+		m.workers[0].MeanState[0] = 1
+		embed := func(texts int) error {
+			q := &inferencev1.EmbedRequest{}
+			for range texts {
+				q.Inputs = append(q.Inputs, &inferencev1.EmbedInput{Input: &inferencev1.EmbedInput_TokenIds{TokenIds: ask(agg, 4).GetTokenIds()}})
+			}
+			_, err := m.inference.Embed(t.Context(), q)
+			return err
+		}
+		if err := embed(17); rpc.Field(err) != "inputs" {
+			t.Errorf("too many for one call: %v", err)
+		}
+		first := make(chan error, 1)
+		go func() { first <- embed(10) }()
+		<-held
+		if err := embed(7); !isUnread(err) {
+			t.Errorf("beside another call: %v", err)
+		}
+		close(release)
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
+		if err := embed(16); err != nil {
+			t.Errorf("afterwards: %v", err)
+		}
+		if n := m.sum("tandem_router_unread_bytes"); n != 0 {
+			t.Errorf("%v bytes are held in the end", n)
 		}
 	})
 }

@@ -39,6 +39,13 @@ func (s *Requests) Embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequ
 	if n := len(inputs); n == 0 || n > MaxInputs {
 		return nil, rpc.InvalidArgument("inputs", fmt.Sprintf("has %d texts: give 1 to %d", n, MaxInputs))
 	}
+	if m, err := s.deps.Models.Model(q.GetModel()); err == nil { // else the first request says why not
+		release, err := s.memory.takeVectors(len(inputs), m.Spec.HiddenSize)
+		if err != nil {
+			return nil, err
+		}
+		defer release()
+	}
 	atOnce := min(inputsAtOnce, len(inputs), max(s.deps.Dispatcher.TenantLimit(), 1))
 	if caller := auth.FromContext(ctx); caller != nil {
 		if caller.Limits.Concurrency > 0 {

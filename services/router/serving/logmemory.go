@@ -18,13 +18,13 @@ import (
 )
 
 // logMemory counts the memory of all event logs: of those that are being read, and of those that are
-// kept for readers that may come back. Nobody holds mu and the lock of a log
-// at the same time.
+// kept for readers that may come back. Vectors that are being computed count as what is not read yet, and
+// take half of that at most. Nobody holds mu and the lock of a log at the same time.
 type logMemory struct {
 	mostPerLog, mostUnread int64
 	cutOff                 *prometheus.CounterVec // by the limit that was full: request, all
 
-	unread, kept atomic.Int64
+	unread, kept, vectors atomic.Int64
 
 	mu   sync.Mutex
 	logs map[*eventLog]struct{}
@@ -34,7 +34,7 @@ type logMemory struct {
 func newLogMemory(c Config, set *metricset.Set) *logMemory {
 	m := &logMemory{mostPerLog: int64(c.UnreadRequest), mostUnread: int64(c.UnreadMemory), logs: make(map[*eventLog]struct{})}
 	m.cutOff = set.Counters("tandem_router_unread_ended_total", "Answers cut off because clients did not read them, by the limit that was full: request (of one answer) or all (of all answers).", "full", "request", "all")
-	set.GaugeFunc("tandem_router_unread_bytes", "Bytes of answers that clients have not read yet, and of running answers that can be resumed.", nil,
+	set.GaugeFunc("tandem_router_unread_bytes", "Bytes of answers that clients have not read yet, of vectors that are being computed, and of running answers that can be resumed.", nil,
 		func() float64 { return float64(m.unread.Load()) })
 	set.GaugeFunc("tandem_router_kept_bytes", "Bytes of finished answers that can be resumed.", nil,
 		func() float64 { return float64(m.kept.Load()) })
@@ -74,6 +74,29 @@ func (m *logMemory) relieve() {
 		largest.cut(rpc.Error(codes.ResourceExhausted, api.ReasonUnread,
 			fmt.Sprintf("unread answers, and those that can be resumed, fill the %s set aside for them, and this one takes the most: %s", size(m.mostUnread), largest.advice()), time.Second))
 	}
+}
+
+// vectorBytes is about what a vector of an answer takes beside its numbers, of 4 bytes each.
+const vectorBytes = 128
+
+// takeVectors takes memory for so many vectors, before they are computed, until release. The error is a
+// status.
+func (m *logMemory) takeVectors(vectors, numbers int) (release func(), err error) {
+	each, most := vectorBytes+4*int64(numbers), m.mostUnread/2
+	bytes := each * int64(vectors)
+	if bytes > most {
+		return nil, rpc.InvalidArgument("inputs", fmt.Sprintf("has %d texts, and their vectors of %d numbers need more than the %s that this router sets aside for vectors: give at most %d", vectors, numbers, size(most), most/each))
+	}
+	if m.vectors.Add(bytes) > most {
+		m.vectors.Add(-bytes)
+		return nil, rpc.Error(codes.ResourceExhausted, api.ReasonUnread, fmt.Sprintf("the vectors of other calls fill the %s set aside for them; retry when one has ended", size(most)), time.Second)
+	}
+	m.count(false, bytes)
+	m.relieve()
+	return func() {
+		m.vectors.Add(-bytes)
+		m.count(false, -bytes)
+	}, nil
 }
 
 // largest is the log with the most that is not kept; nil: none has any. It takes no log's lock: one that
