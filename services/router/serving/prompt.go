@@ -33,8 +33,8 @@ type Sharing struct {
 	First  bool
 }
 
-// follows says that another request computes the prompt.
-func (s Sharing) follows() bool { return s.Prompt != nil && !s.First }
+// waits says that another request computes the prompt.
+func (s Sharing) waits() bool { return s.Prompt != nil && !s.First }
 
 // computed lets those go that wait for the request. Only its first call counts.
 func (s Sharing) computed(by routing.Ref) {
@@ -49,28 +49,28 @@ func (s Sharing) computed(by routing.Ref) {
 // promptTokens is how many tokens of the prompt count against limits: a prompt that requests share
 // counts once.
 func (s Sharing) promptTokens(p *preprocess.Plan) int {
-	if s.follows() {
+	if s.waits() {
 		return 0
 	}
 	return len(p.Tokens)
 }
 
-// followers are how many requests of each tenant wait for another one with the same prompt. The routing
+// promptWaits is how many requests of each tenant wait for another one with the same prompt. The routing
 // core does not know them yet. A tenant may have as many of them as it may have requests there.
-type followers map[string]int
+type promptWaits map[string]int
 
 // enter counts one in, unless its tenant has so many.
-func (f followers) enter(tenant string, most int) error {
-	if f[tenant] >= most {
+func (w promptWaits) enter(tenant string, most int) error {
+	if w[tenant] >= most {
 		return rpc.Error(codes.ResourceExhausted, api.ReasonTenantLimit, fmt.Sprintf("%d answers of tenant %q already wait for the prompt of another, its limit; retry when one has ended", most, tenant), time.Second)
 	}
-	f[tenant]++
+	w[tenant]++
 	return nil
 }
 
-func (f followers) leave(tenant string) {
-	if f[tenant]--; f[tenant] == 0 {
-		delete(f, tenant)
+func (w promptWaits) leave(tenant string) {
+	if w[tenant]--; w[tenant] == 0 {
+		delete(w, tenant)
 	}
 }
 
@@ -83,27 +83,27 @@ func (r *request) findable(tokens []int32) []int32 {
 	return tokens
 }
 
-// waits reports whether a request waits for another one with the same prompt. Where that has no whole
+// waitsForPrompt reports whether a request waits for another one with the same prompt. Where that has no whole
 // block before its last token there is nothing to wait for.
-func (s *Requests) waits(sharing Sharing, p *preprocess.Plan) bool {
-	return sharing.follows() && len(p.Tokens) > s.deps.Dispatcher.BlockTokens(p.Model.Spec.Name)
+func (s *Requests) waitsForPrompt(sharing Sharing, p *preprocess.Plan) bool {
+	return sharing.waits() && len(p.Tokens) > s.deps.Dispatcher.BlockTokens(p.Model.Spec.Name)
 }
 
-// turn is closed when the request may ask for workers: at once, unless it waits for another one.
-func (r *request) turn() <-chan struct{} {
-	if !r.waits {
-		turn := make(chan struct{})
-		close(turn)
-		return turn
+// mayStart is closed when the request may ask for workers: at once, unless it waits for another one.
+func (r *request) mayStart() <-chan struct{} {
+	if !r.waitsForPrompt {
+		start := make(chan struct{})
+		close(start)
+		return start
 	}
 	return r.sharing.Prompt.done
 }
 
-// begins takes in that it is the request's turn. Its objective counts from here: the wait was for the
-// first request of the prompt, which had its own.
-func (r *request) begins() {
-	r.waited()
-	if !r.sharing.follows() {
+// takePrompt takes in which worker has the prompt, if another request computed it. The objective counts
+// from here: the wait was for the other request, which had its own.
+func (r *request) takePrompt() {
+	r.endPromptWait()
+	if !r.sharing.waits() {
 		return
 	}
 	select {
@@ -113,25 +113,25 @@ func (r *request) begins() {
 	}
 }
 
-// waited is called when the request no longer waits for another's prompt.
-func (r *request) waited() {
-	if !r.waits {
+// endPromptWait is called when the request no longer waits for another's prompt.
+func (r *request) endPromptWait() {
+	if !r.waitsForPrompt {
 		return
 	}
-	r.waits = false
+	r.waitsForPrompt = false
 	r.requests.mu.Lock()
 	defer r.requests.mu.Unlock()
-	r.requests.followers.leave(r.tenant)
+	r.requests.promptWaits.leave(r.tenant)
 }
 
-// lead lets those go that wait for the request's prompt, once a worker has it. The loop's lock is
+// passPrompt lets those go that wait for the request's prompt, once a worker has it. The loop's lock is
 // held.
-func (r *request) lead() {
-	if !r.leads.Load() {
+func (r *request) passPrompt() {
+	if !r.awaited.Load() {
 		return
 	}
 	if by, known := r.loop.Core.Holder(); known {
-		r.leads.Store(false)
+		r.awaited.Store(false)
 		r.sharing.computed(by)
 	}
 }

@@ -31,27 +31,27 @@ import (
 // request drives the life of one request. Its goroutine runs until the client has its answer
 // and every worker stream is closed. The goroutines of the streams hand it what workers send.
 type request struct {
-	requests  *Requests
-	plan      *preprocess.Plan // nil once strip was called
-	id        string           // as the client knows it; clients may reuse an id
-	key       string           // as the router's policy knows it; unique
-	log       *slog.Logger
-	spans     *requestTrace // nil if the request is not sampled
-	record    *records.Record
-	arrived   time.Time    // when the request could first ask for workers
-	holder    routing.Ref  // a worker that holds the prompt's KV; zero if none is known
-	leads     atomic.Bool  // other requests wait for this one's prompt
-	resumed   atomic.Int64 // how often it was resumed, if its tenant has limits
-	tenant    string
-	resumable time.Duration // after its readers are gone; 0: not
-	owner     string        // the tenant that owns the request; empty if the secret's holder does
-	charge    *quota.Charge // nil if the tenant has no limits
-	secret    string        // proves that a caller owns the request
-	hash      records.SecretHash
-	sharing   Sharing
-	queued    func(id string) // Caller.Queued
-	waits     bool            // it is among the followers; of run
-	events    *eventLog
+	requests       *Requests
+	plan           *preprocess.Plan // nil once strip was called
+	id             string           // as the client knows it; clients may reuse an id
+	key            string           // as the router's policy knows it; unique
+	log            *slog.Logger
+	spans          *requestTrace // nil if the request is not sampled
+	record         *records.Record
+	arrived        time.Time    // when the request could first ask for workers
+	holder         routing.Ref  // a worker that holds the prompt's KV; zero if none is known
+	awaited        atomic.Bool  // other requests wait for this one's prompt
+	resumed        atomic.Int64 // how often it was resumed, if its tenant has limits
+	tenant         string
+	resumable      time.Duration // after its readers are gone; 0: not
+	owner          string        // the tenant that owns the request; empty if the secret's holder does
+	charge         *quota.Charge // nil if the tenant has no limits
+	secret         string        // proves that a caller owns the request
+	hash           records.SecretHash
+	sharing        Sharing
+	queued         func(id string) // Caller.Queued
+	waitsForPrompt bool            // it counts in Requests.promptWaits; of run
+	events         *eventLog
 
 	ctx     context.Context // ends at the deadline, and with the goroutine
 	cancel  context.CancelFunc
@@ -150,7 +150,7 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id string, c *Call
 		Silence:     s.config.Silence,
 	})
 	r.loop, r.over = coreloop.New(join, r.apply), ended
-	r.leads.Store(r.sharing.Prompt != nil && r.sharing.First)
+	r.awaited.Store(r.sharing.Prompt != nil && r.sharing.First)
 	if recorder != nil {
 		r.loop.Now, r.loop.Recorder = s.deps.Log.Now, recorder
 	}
@@ -163,18 +163,18 @@ func (r *request) run() {
 	defer r.cancel()
 	defer r.over()
 	defer r.strip()
-	defer r.waited()
+	defer r.endPromptWait()
 	defer r.spans.allReleased()
 	r.spans.planned(r.id, r.plan)
-	turn, deadline := r.turn(), r.ctx.Done()
+	start, deadline := r.mayStart(), r.ctx.Done()
 	for {
 		due := r.loop.Due()
 		select {
 		case <-r.done:
 			return
-		case <-turn:
-			turn = nil
-			r.begins()
+		case <-start:
+			start = nil
+			r.takePrompt()
 			r.handle(joining.Start{})
 			r.tellQueued()
 		case event := <-r.answers:
@@ -246,7 +246,7 @@ func (r *request) handle(event joining.Event) {
 		}
 	}
 	r.loop.Step(event)
-	r.lead()
+	r.passPrompt()
 	if r.loop.Core.Done() {
 		select {
 		case <-r.done:
@@ -302,10 +302,10 @@ func (r *request) released(a joining.Release) {
 // reuse the message afterwards.
 func (r *request) handleDecode(m joining.DecodeMessage) {
 	coreloop.Handle(r.loop, (*joining.Join).HandleDecode, m)
-	if r.leads.Load() {
+	if r.awaited.Load() {
 		r.loop.Lock()
 		defer r.loop.Unlock()
-		r.lead()
+		r.passPrompt()
 	}
 }
 

@@ -78,15 +78,15 @@ type Requests struct {
 
 	wait sync.WaitGroup // requests and their streams
 
-	mu         sync.Mutex
-	stopping   bool
-	byID       map[requestName]*request // running requests, and finished ones that can be resumed
-	kept       []*request               // finished requests that can be resumed, oldest first
-	running    int
-	number     uint64 // of the last request
-	followers  followers
-	idle       chan struct{} // closed when stopping and nothing runs
-	readersCut chan struct{} // closed when Stop no longer waits for readers
+	mu          sync.Mutex
+	stopping    bool
+	byID        map[requestName]*request // running requests, and finished ones that can be resumed
+	kept        []*request               // finished requests that can be resumed, oldest first
+	running     int
+	number      uint64 // of the last request
+	promptWaits promptWaits
+	idle        chan struct{} // closed when stopping and nothing runs
+	readersCut  chan struct{} // closed when Stop no longer waits for readers
 }
 
 // New returns an empty table of requests.
@@ -94,7 +94,7 @@ func New(config Config, deps Deps) (*Requests, error) {
 	set := metricset.New(deps.Registerer)
 	s := &Requests{
 		config: config, deps: deps, metrics: newMetrics(set, deps.Spending), memory: newLogMemory(config, set),
-		byID: make(map[requestName]*request), followers: make(followers), idle: make(chan struct{}), readersCut: make(chan struct{}),
+		byID: make(map[requestName]*request), promptWaits: make(promptWaits), idle: make(chan struct{}), readersCut: make(chan struct{}),
 	}
 	if err := set.Err(); err != nil {
 		return nil, err
@@ -313,7 +313,7 @@ func (s *Requests) Stop(ctx context.Context) {
 
 // start begins a request.
 func (s *Requests) start(p *preprocess.Plan, by admitted, id string, c *Caller, spans *requestTrace) (*request, error) {
-	waits, most := s.waits(c.Sharing, p), 0
+	waits, most := s.waitsForPrompt(c.Sharing, p), 0
 	if waits {
 		most = s.deps.Dispatcher.TenantLimit()
 	}
@@ -323,7 +323,7 @@ func (s *Requests) start(p *preprocess.Plan, by admitted, id string, c *Caller, 
 		return nil, clienterr.ShuttingDown()
 	}
 	if waits {
-		if err := s.followers.enter(p.Envelope.GetTenant(), most); err != nil {
+		if err := s.promptWaits.enter(p.Envelope.GetTenant(), most); err != nil {
 			return nil, err
 		}
 	}
@@ -336,7 +336,7 @@ func (s *Requests) start(p *preprocess.Plan, by admitted, id string, c *Caller, 
 	p.Envelope.RequestId = id
 	s.number++
 	r := newRequest(s, p, by, id, c, spans, s.number)
-	r.waits = waits
+	r.waitsForPrompt = waits
 	r.attach()
 	s.byID[r.name()] = r
 	s.running++
