@@ -66,7 +66,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 	fs.StringVar(&c.GenerationConfig, "generation-config", preprocess.GenerationConfigModel, "source of sampling parameters that a request leaves out: model (its generation_config.json) or none")
 	fs.BoolVar(&c.Serving.CacheByTenant, prefix+"cache-by-tenant", false, "keep the cached prefixes of tenants apart, so that no tenant can tell from the time to its first token what another one asked; always so with --auth required")
 	fs.IntVar(&c.Serving.KeptLogs, prefix+"kept-logs", 1024, "maximum finished requests that can still be resumed")
-	fs.Var(&c.Serving.KeptMemory, prefix+"kept-memory", "memory for finished requests that can still be resumed; the oldest are forgotten first")
+	fs.Var(&c.Serving.KeptMemory, prefix+"kept-memory", "memory for finished requests that can still be resumed; the oldest of the tenant that has most are forgotten first")
 	fs.StringSliceVar(&c.CORSOrigins, prefix+"cors-origins", nil, "web pages that may call the HTTP API from browsers, such as https://app.example.com; *: all; empty: none")
 	fs.Var(&c.ReceiveMemory, prefix+"receive-memory", "memory for requests until they are answered, for gRPC and HTTP each")
 	fs.DurationVar(&c.ReceiveTimeout, prefix+"receive-timeout", 30*time.Second, "maximum time for a request to arrive")

@@ -293,6 +293,28 @@ func TestRefusedRequestsAreNotKept(t *testing.T) {
 	})
 }
 
+// A tenant with many answers that can be resumed pushes out its own, and not those of others.
+func TestTenantsShareKeptAnswers(t *testing.T) {
+	inMesh(t, func(c *router.Config) { c.Serving.KeptLogs = 3 }, func(t *testing.T, m *mesh) {
+		m.talk()
+		var answers []result
+		for _, tenant := range []string{"few", "many", "many", "many", "many"} {
+			q := ask(agg, 4)
+			q.Tenant, q.ResumableFor = tenant, durationpb.New(time.Minute)
+			answers = append(answers, m.generate(t.Context(), q))
+		}
+		for i, want := range []codes.Code{codes.OK, codes.NotFound, codes.NotFound, codes.OK, codes.OK} {
+			stream, err := m.inference.Resume(t.Context(), &inferencev1.ResumeRequest{RequestId: answers[i].accepted.GetRequestId(), Secret: answers[i].accepted.GetSecret()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if again := m.collect(stream, 0); status.Code(again.err) != want {
+				t.Errorf("answer %d: %v", i, again.err)
+			}
+		}
+	})
+}
+
 // An answer that is kept to be resumed keeps nothing of what was asked: nothing bounds that.
 func TestKeptAnswersLeaveTheirRequests(t *testing.T) {
 	inMesh(t, nil, func(t *testing.T, m *mesh) {

@@ -43,9 +43,28 @@ func (s *Requests) keep(r *request) {
 	r.events.keep(true)
 	for len(s.kept) > s.config.KeptLogs || len(s.kept) > 0 && s.memory.kept.Load() > int64(s.config.KeptMemory) {
 		s.metrics.forgotten.Inc()
-		s.drop(s.kept[0])
-		s.kept = slices.Delete(s.kept, 0, 1)
+		i := s.nextForgotten()
+		s.drop(s.kept[i])
+		s.kept = slices.Delete(s.kept, i, i+1)
 	}
+}
+
+// nextForgotten is the index of the oldest kept request of the tenant that has the largest part of what
+// may be kept. The caller holds mu.
+func (s *Requests) nextForgotten() (oldest int) {
+	part := func(r *request) float64 {
+		return 1/float64(s.config.KeptLogs) + float64(r.events.bytes.Load())/float64(s.config.KeptMemory)
+	}
+	parts := make(map[string]float64)
+	for _, r := range s.kept {
+		parts[r.tenant] += part(r)
+	}
+	for i, r := range s.kept {
+		if parts[r.tenant] > parts[s.kept[oldest].tenant] {
+			oldest = i
+		}
+	}
+	return oldest
 }
 
 // Forget forgets finished requests whose time is over.

@@ -46,7 +46,7 @@ type Config struct {
 	joining.Limits
 	Silence routing.Silence // how long a worker may be silent in a request
 	// KeptLogs is the largest number of finished requests that can still be resumed, and
-	// KeptMemory roughly their memory. The oldest are forgotten first.
+	// KeptMemory roughly their memory. The oldest of the tenant that has most are forgotten first.
 	KeptLogs   int
 	KeptMemory bytesize.Size
 	// UnreadMemory bounds all answers that clients have not read yet, UnreadRequest each
