@@ -12,8 +12,8 @@
 // Requests and answers are the messages of tandem.inference.v1; docs/api.md has their fields.
 //
 // A client knows several routers, each of which serves every request. A request that one of
-// them cannot take goes to another. A stream that breaks goes on at another, with no token
-// twice and none missing: the same seed gives the same tokens everywhere. Leaving a loop, or
+// them cannot take goes to another. A stream that breaks goes on, there or at another, with no
+// token twice and none missing: the same seed gives the same tokens everywhere. Leaving a loop, or
 // the end of its context, cancels the request.
 //
 // Errors are gRPC statuses: status.Code, Reason and RetryAfter read them.
