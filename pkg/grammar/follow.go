@@ -94,8 +94,9 @@ func (f *follower) follow(r *rests, at *place) *followed {
 	}
 	if len(at.threads) > 0 {
 		r.ends.add(f.allowed)
-		if r == f.vocabulary.rests && len(at.threads) == 1 && at.threads[0].at.wide() {
-			f.walkClasses(at.threads[0])
+		// The walk of classes looks at what is behind by itself, as if it were in no call.
+		if t := at.threads[0]; r == f.vocabulary.rests && len(at.threads) == 1 && t.frame == nil && t.at.wide() {
+			f.walkClasses(t)
 		} else {
 			f.walkFrom(r, at)
 		}

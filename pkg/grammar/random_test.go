@@ -16,7 +16,7 @@ import (
 func randomGrammar(r *rand.Rand) string {
 	const rules = 5
 	literal := func() string {
-		return []string{`"a"`, `"ab"`, `"("`, `")"`, `"["`, `"]"`, `","`, `", "`, `"b)"`, `"xyz"`, `[a-d]`, `[ab]+`, `[a-z]{1,4}`, `[^a()]`, `[0-9]{2,9}`, `("a" | "bc")*`}[r.IntN(16)]
+		return []string{`"a"`, `"ab"`, `"("`, `")"`, `"["`, `"]"`, `","`, `", "`, `"b)"`, `"xyz"`, `[a-d]`, `[ab]+`, `[a-z]{1,4}`, `[^a()]`, `[0-9]{2,9}`, `("a" | "bc")*`, `[a-z]+`, `[^()]*`}[r.IntN(18)]
 	}
 	var alternative func(depth int) string
 	alternative = func(depth int) string {
@@ -110,47 +110,65 @@ func TestMasksOfRandomGrammars(t *testing.T) {
 func TestMasksWhereCallsAreDeep(t *testing.T) {
 	longtest.OneGoroutine(t)
 	all := texts()
-	for _, text := range []string{"[[[[", "[[[[[[[[[[[[[[[[", `{"a":{"a":{"a":`, `[{"a":[`, "]]]]]]", "}}}", `[[1],[`, `]},{"a":[[`, "((((", "))))", "(((((((("} {
+	for _, text := range []string{"[[[[", "[[[[[[[[[[[[[[[[", `{"a":{"a":{"a":`, `[{"a":[`, "]]]]]]", "}}}", `[[1],[`, `]},{"a":[[`, "((((", "))))", "((((((((", "1]", "1,", "a(", "(a", "a(a(a("} {
 		all = append(all, []byte(text))
 	}
 	v := vocabulary(t, all)
-	id := func(text string) int32 {
-		for id, is := range all {
-			if string(is) == text {
-				return int32(id)
-			}
-		}
-		t.Fatalf("no token is %q", text)
-		return 0
-	}
 	anything := &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonObject{JsonObject: true}}
 	for _, c := range []struct {
-		form   *inferencev1.StructuredOutput
-		before []string
-		again  string
+		form          *inferencev1.StructuredOutput
+		before, again string
 	}{
-		{anything, []string{`{"`, "a", `":`}, "["},
-		{gbnf("root ::= a\na ::= b \".\" | \"x\"\nb ::= c \",\" | \"y\"\nc ::= \"(\" a \")\""), nil, "("},
+		{anything, `{"a":`, "["},
+		{gbnf("root ::= a\na ::= b \".\" | \"x\"\nb ::= c \",\" | \"y\"\nc ::= \"(\" a \")\""), "", "("},
+		{gbnf("root ::= [a-z]+ \"(\" root \")\" | \"x\""), "", "a("},
 	} {
-		form, err := grammar.Compile(t.Context(), c.form, v)
-		if err != nil {
-			t.Fatal(err)
+		checkDeepMasks(t, c.form, v, all, c.before, c.again)
+	}
+}
+
+// Calls end at the same depth in random grammars, whose calls begin and end with words.
+func TestMasksOfRandomGrammarsWhereCallsAreDeep(t *testing.T) {
+	longtest.OneGoroutine(t)
+	r := rand.New(rand.NewPCG(3, 22))
+	all := append(randomTexts(r), []byte("ab("), []byte("ab(ab("), []byte("ab(a"), []byte("a(ab("), []byte("b)),a"), []byte("a),b"))
+	v := vocabulary(t, all)
+	for range 20 {
+		one := func(of ...string) string { return of[r.IntN(len(of))] }
+		word := func() string {
+			return one("[a-z]+", "[a-z]*", "[a-z]{1,4}", "[0-9a-z]{2,9}", "[^()]+", `[a-z]+ [0-9a-z]*`, `([a-z] | "xyz")+`)
 		}
-		constraint := form.Constrain([]int32{eos})
-		var tokens []int32
-		var so []byte
-		for _, text := range c.before {
-			tokens, so = append(tokens, id(text)), append(so, text...)
+		behind := func() string { return one("", word(), "("+word()+")?", `("," `+word()+")*", `"," r1`) }
+		text := fmt.Sprintf("root ::= r0 | %s\nr0 ::= %s \"(\" %s \")\" %s\nr1 ::= root %s | %s", word(), word(), one("root", "r1", `(r1 | "()")`), behind(), behind(), word())
+		checkDeepMasks(t, gbnf(text), v, all, "", "ab(")
+	}
+}
+
+// checkDeepMasks checks masks of a form after a text that is repeated until calls would be too deep.
+func checkDeepMasks(t *testing.T, source *inferencev1.StructuredOutput, v *grammar.Vocabulary, all [][]byte, before, again string) {
+	t.Helper()
+	form, err := grammar.Compile(t.Context(), source, v)
+	if err != nil {
+		t.Fatalf("%v: %v", source, err)
+	}
+	constraint := form.Constrain([]int32{eos})
+	var tokens []int32
+	var so []byte
+	add := func(text string) {
+		for i := range len(text) { // each byte is a token
+			tokens = append(tokens, 1+int32(text[i]))
 		}
-		deep := 0
-		for ; deep <= 2*grammar.MaxDepth && form.Begins(so); deep++ {
-			if deep < 4 || deep > 20 && deep < 24 || deep*3 > grammar.MaxDepth-60 {
-				checkMask(t, form, all, so, constraint.Allowed(tokens))
-			}
-			tokens, so = append(tokens, id(c.again)), append(so, c.again...)
+		so = append(so, text...)
+	}
+	add(before)
+	deep := 0
+	for ; deep <= 2*grammar.MaxDepth && form.Begins(so); deep++ {
+		if deep < 4 || deep > 20 && deep < 24 || deep*3 > grammar.MaxDepth-60 {
+			checkMask(t, form, all, so, constraint.Allowed(tokens))
 		}
-		if deep < grammar.MaxDepth/4 || deep > grammar.MaxDepth+1 {
-			t.Errorf("calls are at most %d deep", deep)
-		}
+		add(again)
+	}
+	if deep < grammar.MaxDepth/4 || deep > grammar.MaxDepth+1 {
+		t.Errorf("%v: calls are at most %d deep", source, deep)
 	}
 }
