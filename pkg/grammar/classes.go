@@ -1,10 +1,18 @@
 package grammar
 
-import "sync"
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+)
 
-// maxClassTries bounds the tries of classes that a vocabulary keeps. Each has at most as many
-// numbers as the vocabulary's own trie has nodes.
-const maxClassTries = 16
+// maxClassTries bounds the tries of classes that a vocabulary keeps, and maxClassBytes what they take
+// together, about. With more, all but the one that is asked for are made again when they are needed again.
+// One alone has at most as many numbers as the vocabulary's own trie has nodes.
+const (
+	maxClassTries = 16
+	maxClassBytes = 64 << 20
+)
 
 // maxWideThreads is how many threads of a place are walked through tries of classes. Each may need
 // one of its own; the threads of places with more are walked together.
@@ -16,12 +24,20 @@ const wideBytes = 8
 // classTrie is the texts of a vocabulary with the bytes taken together that a lexeme does not tell
 // apart: where all letters are the same, all words of a length are one node. So places that differ
 // by a count, which there are many of, cost little each. Nodes are made when they are first reached.
+// Only the vocabulary keeps one, and who walks it: the rest refers to its nodes by their texts.
 type classTrie struct {
 	mu        sync.Mutex
 	byteClass *[256]byte
 	all       *trie
 	root      classNode
+	bytes     atomic.Int64 // that it takes, about
 }
+
+// What a node of a trie of classes takes, about, with its step: memory in bytes, and the effort to make it.
+const (
+	classNodeBytes  = 128
+	classNodeEffort = 16
+)
 
 // classNode is the nodes of a trie that a text of classes leads to.
 type classNode struct {
@@ -40,53 +56,74 @@ type classStep struct {
 func (v *Vocabulary) classes(of *[256]byte) *classTrie {
 	v.classMu.Lock()
 	defer v.classMu.Unlock()
-	if made := v.classTries[*of]; made != nil {
-		return made
+	made := v.classTries[*of]
+	if made == nil {
+		made = &classTrie{byteClass: of, all: v.all, root: classNode{nodes: []int32{0}}}
+		v.classTries[*of] = made
 	}
-	if len(v.classTries) >= maxClassTries {
+	var bytes int64
+	for _, trie := range v.classTries {
+		bytes += trie.bytes.Load()
+	}
+	if len(v.classTries) > maxClassTries || bytes > v.mostClassBytes {
 		clear(v.classTries)
+		v.classTries[*of] = made
 	}
-	made := &classTrie{byteClass: of, all: v.all, root: classNode{nodes: []int32{0}}}
-	v.classTries[*of] = made
 	return made
 }
 
-// next makes where a node leads. The trie is locked.
-func (t *classTrie) next(n *classNode, words int) []classStep {
-	if n.made {
-		return n.to
-	}
+// makeSteps makes where a node leads, and returns the effort. The trie is locked.
+func (t *classTrie) makeSteps(n *classNode, words int) (effort int) {
 	n.made = true
 	var of [256]*classNode
-	add := func(child int32) {
-		class := t.byteClass[t.all.bytes[child]]
-		to := of[class]
-		if to == nil {
-			to = new(classNode)
-			of[class] = to
-			n.to = append(n.to, classStep{class, to})
-		}
-		to.nodes = append(to.nodes, child)
-		to.ends.few = append(to.ends.few, t.all.of(child)...)
-	}
 	for _, at := range n.nodes {
 		first, end := t.all.behind(at)
+		effort += int(end - first)
 		for child := first; child < end; child++ {
-			add(child)
+			class := t.byteClass[t.all.bytes[child]]
+			to := of[class]
+			if to == nil {
+				to = new(classNode)
+				of[class] = to
+				n.to = append(n.to, classStep{class, to})
+			}
+			to.nodes = append(to.nodes, child)
+			to.ends.few = append(to.ends.few, t.all.of(child)...)
 		}
 	}
+	bytes := 4*effort + classNodeBytes*len(n.to)
 	for _, step := range n.to {
 		ends := &step.to.ends
-		if len(ends.few) <= words {
-			continue
+		if len(ends.few) > words {
+			ends.mask = make([]uint64, words)
+			for _, id := range ends.few {
+				set(ends.mask, id)
+			}
+			ends.few = nil
 		}
-		ends.mask = make([]uint64, words)
-		for _, id := range ends.few {
-			set(ends.mask, id)
-		}
-		ends.few = nil
+		bytes += ends.bytes()
+	}
+	t.bytes.Add(int64(bytes))
+	return effort + classNodeEffort*len(n.to)
+}
+
+// classesBehind is where a node of a trie of classes leads. To make it is no part of the work for a mask,
+// which does not depend on what is remembered. The trie is locked.
+func (f *follower) classesBehind(trie *classTrie, n *classNode) []classStep {
+	if !n.made {
+		f.effort += trie.makeSteps(n, len(f.allowed))
 	}
 	return n.to
+}
+
+// classNode is the node that a text of classes leads to. The trie is locked.
+func (f *follower) classNode(trie *classTrie, text string) *classNode {
+	n := &trie.root
+	for i := range len(text) {
+		steps := f.classesBehind(trie, n)
+		n = steps[slices.IndexFunc(steps, func(s classStep) bool { return s.class == text[i] })].to
+	}
+	return n
 }
 
 // wide says whether many bytes lead on from a state, and some of them to the same.
@@ -94,7 +131,7 @@ func (s *state) wide() bool {
 	return s.of.byteClass != nil && s.of.text == nil && s.leads().count() >= wideBytes
 }
 
-// walkClasses follows all tokens from the one thread of a place, which is wide.
+// walkClasses follows all tokens from the one thread of a place, which is wide and in no call.
 func (f *follower) walkClasses(t thread) {
 	trie := f.vocabulary.classes(t.at.of.byteClass)
 	trie.mu.Lock()
@@ -103,13 +140,19 @@ func (f *follower) walkClasses(t thread) {
 	if behind != nil {
 		f.visit(behind)
 	}
-	f.walkClass(classRests{trie, &trie.root}, t.at, behind)
+	f.classText = f.classText[:0]
+	from := len(f.classes)
+	f.classes = append(f.classes, classRests{byteClass: trie.byteClass})
+	f.walkClass(trie, &trie.root, t.at, behind)
+	if len(f.classes[from].texts) == 0 {
+		f.classes = f.classes[:from]
+	}
 }
 
-// walkClass follows what is behind a node of a trie of classes from a state. behind is where the
-// lexeme leads; nil: nowhere.
-func (f *follower) walkClass(from classRests, at *state, behind *place) {
-	for _, step := range from.trie.next(from.node, len(f.allowed)) {
+// walkClass follows what is behind a node of a trie of classes, to which f.classText leads, from a state.
+// behind is where the lexeme leads; nil: nowhere.
+func (f *follower) walkClass(trie *classTrie, from *classNode, at *state, behind *place) {
+	for _, step := range f.classesBehind(trie, from) {
 		if !f.works(workOf(len(at.nodes))) {
 			return
 		}
@@ -117,7 +160,7 @@ func (f *follower) walkClass(from classRests, at *state, behind *place) {
 		if to == nil {
 			continue
 		}
-		here := classRests{from.trie, step.to}
+		f.classText = append(f.classText, step.class)
 		leaves := to.final && behind != nil
 		if !to.ends || leaves && len(behind.threads) > 0 {
 			step.to.ends.add(f.allowed)
@@ -125,26 +168,41 @@ func (f *follower) walkClass(from classRests, at *state, behind *place) {
 		if leaves {
 			if behind.complete {
 				step.to.ends.add(f.ends)
-				f.classes = append(f.classes, here)
+				left := &f.classes[len(f.classes)-1]
+				left.texts = append(left.texts, string(f.classText))
 			}
-			f.walkBehindClass(here, behind)
+			f.walkBehindClass(trie, step.to, behind)
 		}
 		if !to.ends {
-			f.walkClass(here, to, behind)
+			f.walkClass(trie, step.to, to, behind)
 		}
+		f.classText = f.classText[:len(f.classText)-1]
+	}
+}
+
+// walkRests follows what is left behind nodes of a trie of classes from a place.
+func (f *follower) walkRests(r classRests, at *place) {
+	trie := f.vocabulary.classes(r.byteClass)
+	trie.mu.Lock()
+	defer trie.mu.Unlock()
+	for _, text := range r.texts {
+		if !f.works(len(text)) {
+			return
+		}
+		f.walkBehindClass(trie, f.classNode(trie, text), at)
 	}
 }
 
 // walkBehindClass follows what is behind a node of a trie of classes from a place.
-func (f *follower) walkBehindClass(from classRests, at *place) {
+func (f *follower) walkBehindClass(trie *classTrie, from *classNode, at *place) {
 	if len(at.threads) == 0 {
 		return
 	}
 	var onward byteSet // classes
 	for b := range at.leads().all {
-		onward.add(from.trie.byteClass[b])
+		onward.add(trie.byteClass[b])
 	}
-	for _, step := range from.trie.next(from.node, len(f.allowed)) {
+	for _, step := range f.classesBehind(trie, from) {
 		if !onward.has(step.class) {
 			continue
 		}

@@ -1,5 +1,7 @@
 package grammar
 
+import "weak"
+
 // Begins says whether something that the grammar allows begins with text.
 func (g *Grammar) Begins(text []byte) bool {
 	g.mu.Lock()
@@ -47,6 +49,39 @@ func (g *Grammar) Size() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return int(g.size)
+}
+
+// KnownBytes is what a grammar keeps of what becomes of tokens in calls, about.
+func (g *Grammar) KnownBytes() int { return g.masks.knownBytes }
+
+// Blocked is how many tokens it remembers that strings cannot have.
+func (g *Grammar) Blocked() int { return g.masks.blockedIDs }
+
+// SizeOfFound is how much of Size is for both.
+func (g *Grammar) SizeOfFound() int {
+	without := g.masks
+	without.knownBytes, without.blocked, without.blockedIDs = 0, nil, 0
+	return int(g.masks.size() - without.size())
+}
+
+// ClassBytes is what the tries of classes of a vocabulary take, about.
+func (v *Vocabulary) ClassBytes() (bytes int64) {
+	for _, trie := range v.classTries {
+		bytes += trie.bytes.Load()
+	}
+	return bytes
+}
+
+// SetMostClassBytes sets how much they may take.
+func (v *Vocabulary) SetMostClassBytes(bytes int64) { v.mostClassBytes = bytes }
+
+// WatchClassTrie says of one of them whether it stays.
+func (v *Vocabulary) WatchClassTrie() (stays func() bool) {
+	var watched weak.Pointer[classTrie]
+	for _, trie := range v.classTries {
+		watched = weak.Make(trie)
+	}
+	return func() bool { return watched.Value() != nil }
 }
 
 // SetMost sets how many bytes of grammars a cache keeps.

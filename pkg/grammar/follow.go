@@ -20,11 +20,11 @@ type followed struct {
 	work           int // more than maxMaskWork: the others are not known
 }
 
-// maxFollowed bounds what is kept of a grammar, and maxFollowedMasks how many masks that has. With
+// maxFollowed bounds what is kept of a grammar, and maxFollowedBytes what that takes, about. With
 // more, all is found again when it is needed again.
 const (
 	maxFollowed      = 1 << 13
-	maxFollowedMasks = 1 << 9
+	maxFollowedBytes = 16 << 20
 )
 
 // follower finds what becomes of rests, and keeps it: the calls of a grammar may be in one another
@@ -33,15 +33,16 @@ type follower struct {
 	*machine
 	vocabulary *Vocabulary
 	known      map[follow]*followed
-	masks      int // that known has
+	knownBytes int // that known takes, about
 
 	// Of what is being followed:
-	trie    *trie
-	allowed []uint64
-	ends    []uint64
-	left    [256][]int32 // nodes behind the end, by their bytes
-	classes []classRests
-	out     followed
+	trie      *trie
+	allowed   []uint64
+	ends      []uint64
+	left      [256][]int32 // nodes behind the end, by their bytes
+	classes   []classRests
+	classText []byte // to the node that walkClass is at
+	out       followed
 }
 
 // followed is what becomes of rests at a place.
@@ -55,21 +56,20 @@ func (f *follower) followed(r *rests, at *place) *followed {
 	if f.exhausted() {
 		return made // it may not be all
 	}
-	masks := made.masks()
-	if f.masks += masks; len(f.known) >= maxFollowed || f.masks > maxFollowedMasks {
+	bytes := made.bytes()
+	if f.knownBytes += bytes; len(f.known) >= maxFollowed || f.knownBytes > maxFollowedBytes {
 		clear(f.known)
-		f.masks = masks
+		f.knownBytes = bytes
 	}
 	f.known[key] = made
 	return made
 }
 
-func (f *followed) masks() (n int) {
-	if f.allowed.mask != nil {
-		n++
-	}
-	if f.left != nil && f.left.ends.mask != nil {
-		n++
+// bytes is what is kept of rests at a place, about.
+func (f *followed) bytes() int {
+	n := followedBytes + f.allowed.bytes()
+	if f.left != nil {
+		n += f.left.bytes()
 	}
 	return n
 }
@@ -145,9 +145,7 @@ func (f *follower) walkFrom(r *rests, at *place) {
 		}
 	}
 	for _, c := range r.classes {
-		c.trie.mu.Lock()
-		f.walkBehindClass(c, at)
-		c.trie.mu.Unlock()
+		f.walkRests(c, at)
 	}
 }
 

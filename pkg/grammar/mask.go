@@ -23,9 +23,10 @@ func workOf(nodes int) int { return 1 + max(0, nodes-cheapNodes) }
 // masks finds the tokens that can come at the places of a grammar.
 type masks struct {
 	follower
-	special map[int32][]byte   // the texts of the special tokens that the grammar has
-	masked  []*place           // that have masks
-	blocked map[*state][]int32 // of blockedAt
+	special    map[int32][]byte   // the texts of the special tokens that the grammar has
+	masked     []*place           // that have masks
+	blocked    map[*state][]int32 // of blockedAt
+	blockedIDs int                // that blocked has
 
 	// Of the mask that is being made:
 	work    int // for it so far
@@ -35,17 +36,21 @@ type masks struct {
 
 // What parts of a grammar take, about, in bytes.
 const (
-	nodeBytes   = 64
-	stateBytes  = 512
-	placeBytes  = 512
-	threadBytes = 32
+	nodeBytes     = 64
+	stateBytes    = 512
+	placeBytes    = 512
+	threadBytes   = 32
+	restsBytes    = 64
+	followedBytes = 128
+	blockedBytes  = 64
 )
 
 // size is what a grammar takes, about, in bytes.
 func (m *masks) size() int64 {
 	n := nodeBytes*(len(m.program.nodes)+m.lexemes.nodes) + stateBytes*m.held + placeBytes*len(m.places) + threadBytes*m.kept
+	n += m.knownBytes + blockedBytes*len(m.blocked) + 4*m.blockedIDs
 	if m.vocabulary != nil {
-		n += 8 * m.vocabulary.words() * (len(m.masked) + m.masks)
+		n += 8 * m.vocabulary.words() * len(m.masked)
 	}
 	return int64(n)
 }
@@ -262,16 +267,20 @@ func (m *masks) maskExcept(t thread, out []uint64) bool {
 	return true
 }
 
+// maxBlockedIDs bounds what is remembered of blockedAt.
+const maxBlockedIDs = 1 << 20
+
 // blockedAt are the tokens that a string that must not be one of some cannot have at a state.
 func (m *masks) blockedAt(at *state) []int32 {
 	blocked, known := m.blocked[at]
 	if known {
 		return blocked
 	}
-	if m.blocked == nil || len(m.blocked) >= maxLexemeStates {
-		m.blocked = make(map[*state][]int32)
+	if m.blocked == nil || len(m.blocked) >= maxLexemeStates || m.blockedIDs > maxBlockedIDs {
+		m.blocked, m.blockedIDs = make(map[*state][]int32), 0
 	}
 	blocked = m.findBlocked(0, at, nil)
+	m.blockedIDs += len(blocked)
 	m.blocked[at] = blocked
 	return blocked
 }

@@ -8,7 +8,7 @@ type rests struct {
 	// all: it is all that is behind the root of the trie. Else it is that from some nodes on.
 	all  bool
 	from []restsFrom
-	// classes are nodes of tries of classes: what is left begins behind the texts that they have.
+	// classes are nodes of tries of classes: what is left begins behind the texts that are theirs.
 	classes []classRests
 }
 
@@ -18,9 +18,25 @@ type restsFrom struct {
 	nodes []int32
 }
 
+// classRests is the nodes of a trie of classes, by the texts of classes that lead to them.
 type classRests struct {
-	trie *classTrie
-	node *classNode
+	byteClass *[256]byte
+	texts     []string
+}
+
+// bytes is what rests take, about.
+func (r *rests) bytes() int {
+	n := restsBytes + r.ends.bytes()
+	for _, from := range r.from {
+		n += restsBytes + 4*len(from.nodes)
+	}
+	for _, c := range r.classes {
+		n += restsBytes
+		for _, text := range c.texts {
+			n += 16 + len(text)
+		}
+	}
+	return n
 }
 
 // restsOf is all texts of a trie; nil if it has none.

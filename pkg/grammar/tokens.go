@@ -10,6 +10,9 @@ type tokens struct {
 
 func (t *tokens) some() bool { return t.mask != nil || len(t.few) > 0 }
 
+// bytes is what the set takes, about.
+func (t *tokens) bytes() int { return 4*len(t.few) + 8*len(t.mask) }
+
 // add adds the set to a mask.
 func (t *tokens) add(out []uint64) {
 	if t.mask != nil {

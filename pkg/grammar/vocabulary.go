@@ -28,8 +28,9 @@ type Vocabulary struct {
 	// same in every grammar.
 	inStrings []*inString
 
-	classMu    sync.Mutex
-	classTries map[[256]byte]*classTrie // by lexeme.byteClass
+	classMu        sync.Mutex
+	classTries     map[[256]byte]*classTrie // by lexeme.byteClass
+	mostClassBytes int64
 }
 
 // NewVocabulary makes a vocabulary of size tokens. text gives what each stands for within a
@@ -39,7 +40,10 @@ func NewVocabulary(size int, text func(id int32) []byte) (*Vocabulary, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("a vocabulary of %d tokens", size)
 	}
-	v := &Vocabulary{size: size, texts: make([][]byte, size), special: make(map[string]int32), classTries: make(map[[256]byte]*classTrie)}
+	v := &Vocabulary{
+		size: size, texts: make([][]byte, size), special: make(map[string]int32),
+		classTries: make(map[[256]byte]*classTrie), mostClassBytes: maxClassBytes,
+	}
 	var texts []spelled
 	for id := range int32(size) {
 		if t := text(id); len(t) > 0 && len(t) <= maxTokenBytes && bytes.IndexByte(t, specialByte) < 0 {
