@@ -45,6 +45,12 @@ func readSmall(path string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
+// absent says whether a directory has no such file. A link to nowhere is there: what it stood for is missing.
+func absent(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
 // openRegular opens a regular file (a pipe would block) and says how long it is.
 func openRegular(path string) (*os.File, int64, error) {
 	info, err := os.Stat(path)
@@ -93,7 +99,7 @@ func readSpec(dir string, opts Options) (Spec, error) {
 		return Spec{}, err
 	}
 	path = filepath.Join(dir, generationFile)
-	if _, err := os.Stat(path); err == nil {
+	if !absent(path) {
 		if data, err = readSmall(path, maxConfigBytes); err != nil {
 			return Spec{}, err
 		}
@@ -128,11 +134,11 @@ func (w weightFiles) paths() []string { return slices.Sorted(maps.Keys(w.tensors
 // findWeights prefers the single file to an index, as Hugging Face's loader does.
 func findWeights(dir string) (weightFiles, error) {
 	single := filepath.Join(dir, weightsFile)
-	if _, err := os.Lstat(single); err == nil {
+	if !absent(single) {
 		return weightFiles{root: single, tensors: map[string]map[string]struct{}{single: nil}}, nil
 	}
 	path := filepath.Join(dir, indexFile)
-	if _, err := os.Stat(path); err != nil {
+	if absent(path) {
 		remedy := "fetch the whole checkpoint"
 		if _, err := os.Stat(filepath.Join(dir, "pytorch_model.bin")); err == nil {
 			remedy = "convert pytorch_model.bin to safetensors"

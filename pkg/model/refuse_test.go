@@ -113,6 +113,13 @@ func TestRefusedFiles(t *testing.T) {
 			}
 		}
 	}
+	linkNowhere := func(name string) func(*testing.T, string) {
+		return func(t *testing.T, dir string) {
+			if err := os.Symlink("nowhere", filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	mapTo := func(file string) func(*testing.T, string) {
 		return replace(index, []byte(`{"weight_map":{"`+embedding+`":"`+file+`"}}`))
 	}
@@ -154,6 +161,11 @@ func TestRefusedFiles(t *testing.T) {
 		{name: "configuration cut short", file: "config.json", says: "not valid JSON", after: cut("config.json", func(n int) int { return n - 1 })},
 		{name: "configuration of megabytes", file: "config.json", says: "longer than", after: replace("config.json", make([]byte, 5<<20))},
 		{name: "generation configuration is a list", file: "generation_config.json", says: "not a JSON object", after: replace("generation_config.json", []byte("[]"))},
+		{name: "generation configuration is a link to nowhere", file: "generation_config.json", says: "cannot be read", after: linkNowhere("generation_config.json")},
+		{name: "index is a link to nowhere", file: index, says: "cannot be read", after: func(t *testing.T, dir string) {
+			remove(weights)(t, dir)
+			linkNowhere(index)(t, dir)
+		}},
 		{name: "end token outside of the vocabulary", file: "generation_config.json", field: "eos_token_id", says: "token id 16 is not below vocab_size 16",
 			after: replace("generation_config.json", []byte(`{"eos_token_id":[2,16]}`))},
 		{name: "absent shard", file: index, says: "which cannot be read", tensor: "model.layers.0.input_layernorm.weight", field: "weight_map",
