@@ -2,6 +2,9 @@ package grammar
 
 import "weak"
 
+// MaxDepth is how deep rules may be in one another.
+const MaxDepth = maxDepth
+
 // Begins says whether something that the grammar allows begins with text.
 func (g *Grammar) Begins(text []byte) bool {
 	g.mu.Lock()

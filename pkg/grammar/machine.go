@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// MaxDepth is how deep rules may be in one another: arrays and objects of JSON, for one. What
+// maxDepth is how deep rules may be in one another: arrays and objects of JSON, for one. What
 // would go deeper is not allowed.
-const MaxDepth = 128
+const maxDepth = 128
 
 // maxPlaces bounds the places of a grammar that are remembered, with the masks that belong to
 // them. With more, all are made again when they are needed again.
@@ -112,7 +112,7 @@ func (m *machine) frameOf(back int32, outer *frame) *frame {
 		}
 		within, depth = outer.inside, outer.depth+1
 	}
-	if depth > MaxDepth {
+	if depth > maxDepth {
 		return nil
 	}
 	f := within[back]

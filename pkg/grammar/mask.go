@@ -200,7 +200,7 @@ func (m *masks) goOnAt(left *rests, node int32, frame *frame, out []uint64) {
 // tooDeep says whether what was found without a frame may be wrong in one, since calls would be
 // too deep in one another.
 func (m *masks) tooDeep(f *followed, in *frame) bool {
-	return in != nil && in.depth+f.depth+m.deepest > MaxDepth
+	return in != nil && in.depth+f.depth+m.deepest > maxDepth
 }
 
 // next is where a token leads, nil if nowhere. ends are those that end the output.

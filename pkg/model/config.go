@@ -19,15 +19,11 @@ const (
 	maxRopeTheta = 1e12
 )
 
-// ParseConfig reads a config.json of one of the Architectures. Fields that it
+// parseConfig reads a config.json of one of the architectures. Fields that it
 // leaves out have the defaults of Hugging Face's class; what would need
 // arithmetic that is not implemented is refused by name. Name and Digest stay
 // empty; WeightType is what the file claims, empty if it claims nothing. Errors
 // are of type *Error.
-func ParseConfig(data []byte) (Spec, error) {
-	return parseConfig("config.json", data)
-}
-
 func parseConfig(file string, data []byte) (Spec, error) {
 	f, err := parseFields(file, data)
 	if err != nil {

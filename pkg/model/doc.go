@@ -7,7 +7,7 @@
 // tensor or field and says what to do: nothing is approximated and nothing that
 // would change the result is ignored.
 //
-// Any package may import it; of ours it imports boundedfile and parallel. It owns
+// Any package may import it; of ours it imports boundedfile, diskspace and parallel. It owns
 // the memory mappings of the weight files, from Open to Model.Close. Open and
 // Synthesize start goroutines for hashing and generating and wait for them before
 // they return; nothing runs in between.

@@ -35,8 +35,8 @@ func families() []family {
 	}
 }
 
-// Architectures are the class names that ParseConfig accepts.
-func Architectures() []string {
+// architectures are the class names that parseConfig accepts.
+func architectures() []string {
 	var names []string
 	for _, one := range families() {
 		names = append(names, one.architecture)
@@ -57,7 +57,7 @@ func (s Spec) Family() string {
 
 // family finds out which one the file is of.
 func (f fields) family() (family, error) {
-	remedy := "use a dense text model: " + strings.Join(Architectures(), ", ")
+	remedy := "use a dense text model: " + strings.Join(architectures(), ", ")
 	var names []string
 	err := json.Unmarshal(f.values["architectures"], &names)
 	switch {

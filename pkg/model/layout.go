@@ -106,7 +106,7 @@ func layerParts(s Spec) []layerPart {
 
 // located is a header entry and the file that it was found in.
 type located struct {
-	HeaderEntry
+	headerEntry
 	file string
 }
 

@@ -110,7 +110,7 @@ func scanFile(path string, listed map[string]struct{}, found map[string]located)
 
 // collect adds the entries of one file to found. listed is what the index says
 // that the file holds; nil if there is no index.
-func collect(path string, entries []HeaderEntry, listed map[string]struct{}, found map[string]located) error {
+func collect(path string, entries []headerEntry, listed map[string]struct{}, found map[string]located) error {
 	here := make(map[string]struct{}, len(entries))
 	for _, e := range entries {
 		if other, twice := found[e.Name]; twice {
@@ -120,7 +120,7 @@ func collect(path string, entries []HeaderEntry, listed map[string]struct{}, fou
 			return &Error{File: path, Tensor: e.Name, Problem: "is not listed for this file in " + indexFile, Remedy: "fetch the index and all shards of the same checkpoint"}
 		}
 		here[e.Name] = struct{}{}
-		found[e.Name] = located{HeaderEntry: e, file: path}
+		found[e.Name] = located{headerEntry: e, file: path}
 	}
 	for _, name := range slices.Sorted(maps.Keys(listed)) {
 		if _, ok := here[name]; !ok {

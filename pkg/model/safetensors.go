@@ -24,8 +24,8 @@ const maxRank = 8
 // shape of millions of dimensions.
 const maxEntryBytes = 4096
 
-// HeaderEntry is what a safetensors header says of one tensor.
-type HeaderEntry struct {
+// headerEntry is what a safetensors header says of one tensor.
+type headerEntry struct {
 	// Name is the tensor's.
 	Name string
 	// DType is as in the file: "BF16", "F32", "I64".
@@ -36,18 +36,18 @@ type HeaderEntry struct {
 	Start, End int64
 }
 
-// ParseHeader reads the JSON header of a safetensors file whose data part is
+// parseHeader reads the JSON header of a safetensors file whose data part is
 // dataBytes long, and checks it whole: every tensor's bytes agree with its type
 // and shape, no two overlap, none reaches outside, no byte is left over, no name
 // comes twice. file is for messages. The entries come in the order of their
 // bytes. Memory is bounded by a small multiple of len(header). Errors are of
 // type *Error.
-func ParseHeader(file string, header []byte, dataBytes int64) ([]HeaderEntry, error) {
+func parseHeader(file string, header []byte, dataBytes int64) ([]headerEntry, error) {
 	entries, err := decodeHeader(file, header)
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(entries, func(a, b HeaderEntry) int {
+	slices.SortFunc(entries, func(a, b headerEntry) int {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End), cmp.Compare(a.Name, b.Name))
 	})
 	var at int64
@@ -72,7 +72,7 @@ func ParseHeader(file string, header []byte, dataBytes int64) ([]HeaderEntry, er
 	return entries, nil
 }
 
-func decodeHeader(file string, header []byte) ([]HeaderEntry, error) {
+func decodeHeader(file string, header []byte) ([]headerEntry, error) {
 	bad := func(name string, err error) error {
 		return &Error{File: file, Tensor: name, Problem: "the header is not valid safetensors JSON", Err: err, Remedy: remedyDownload}
 	}
@@ -84,7 +84,7 @@ func decodeHeader(file string, header []byte) ([]HeaderEntry, error) {
 	if open != json.Delim('{') {
 		return nil, bad("", errors.New("not an object"))
 	}
-	var entries []HeaderEntry
+	var entries []headerEntry
 	seen := map[string]struct{}{}
 	for decoder.More() {
 		key, err := decoder.Token()
@@ -121,9 +121,9 @@ func decodeHeader(file string, header []byte) ([]HeaderEntry, error) {
 	return entries, nil
 }
 
-func decodeEntry(file, name string, value json.RawMessage) (HeaderEntry, error) {
-	bad := func(problem string) (HeaderEntry, error) {
-		return HeaderEntry{}, &Error{File: file, Tensor: name, Problem: problem, Remedy: remedyDownload}
+func decodeEntry(file, name string, value json.RawMessage) (headerEntry, error) {
+	bad := func(problem string) (headerEntry, error) {
+		return headerEntry{}, &Error{File: file, Tensor: name, Problem: problem, Remedy: remedyDownload}
 	}
 	if len(value) > maxEntryBytes {
 		return bad(fmt.Sprintf("a header entry of %d bytes, more than %d", len(value), maxEntryBytes))
@@ -147,7 +147,7 @@ func decodeEntry(file, name string, value json.RawMessage) (HeaderEntry, error) 
 	}
 	size, ok := elementBytes(raw.DType)
 	if !ok {
-		return HeaderEntry{}, &Error{File: file, Tensor: name, Problem: "element type " + clip(raw.DType) + " is not known", Remedy: "use a bf16, f16 or f32 checkpoint"}
+		return headerEntry{}, &Error{File: file, Tensor: name, Problem: "element type " + clip(raw.DType) + " is not known", Remedy: "use a bf16, f16 or f32 checkpoint"}
 	}
 	total := uint64(size)
 	shape := make([]int, 0, len(*raw.Shape))
@@ -165,7 +165,7 @@ func decodeEntry(file, name string, value json.RawMessage) (HeaderEntry, error) 
 	if length := raw.Offsets[1] - raw.Offsets[0]; uint64(length) != total {
 		return bad(fmt.Sprintf("shape %v of %s takes %d bytes, but data_offsets give it %d", shape, raw.DType, total, length))
 	}
-	return HeaderEntry{Name: name, DType: raw.DType, Shape: shape, Start: raw.Offsets[0], End: raw.Offsets[1]}, nil
+	return headerEntry{Name: name, DType: raw.DType, Shape: shape, Start: raw.Offsets[0], End: raw.Offsets[1]}, nil
 }
 
 // shownInts bounds what a message repeats of a list out of a file.
@@ -207,8 +207,8 @@ func weightType(dtype string) (DType, bool) {
 
 // readHeader reads the entries of the file behind r, which is size bytes long,
 // and where its data begin.
-func readHeader(file string, r io.ReaderAt, size int64) (entries []HeaderEntry, dataStart int64, err error) {
-	bad := func(problem, remedy string) ([]HeaderEntry, int64, error) {
+func readHeader(file string, r io.ReaderAt, size int64) (entries []headerEntry, dataStart int64, err error) {
+	bad := func(problem, remedy string) ([]headerEntry, int64, error) {
 		return nil, 0, &Error{File: file, Problem: problem, Remedy: remedy}
 	}
 	var prefix [8]byte
@@ -233,6 +233,6 @@ func readHeader(file string, r io.ReaderAt, size int64) (entries []HeaderEntry, 
 	if _, err := r.ReadAt(header, int64(len(prefix))); err != nil {
 		return nil, 0, &Error{File: file, Problem: "cannot be read", Err: err}
 	}
-	entries, err = ParseHeader(file, header, size-dataStart)
+	entries, err = parseHeader(file, header, size-dataStart)
 	return entries, dataStart, err
 }

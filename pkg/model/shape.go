@@ -16,7 +16,7 @@ type Shape struct {
 	RopeTheta float64
 	// TiedEmbeddings: no output matrix is written.
 	TiedEmbeddings bool
-	// Architecture is one of Architectures; empty means LlamaForCausalLM.
+	// Architecture is a class name that config.json may have; empty means LlamaForCausalLM.
 	Architecture string
 	// RopeScaling is as in Spec; zeros are left to the defaults of whoever reads it.
 	RopeScaling RopeScaling
@@ -116,7 +116,7 @@ func (s Shape) read() ([]byte, Spec, error) {
 	if err != nil {
 		return nil, Spec{}, fmt.Errorf("write config.json: %w", err)
 	}
-	spec, err := ParseConfig(data)
+	spec, err := parseConfig(configFile, data)
 	if err != nil {
 		return nil, Spec{}, fmt.Errorf("shape %s: %w", s.Name, err)
 	}
