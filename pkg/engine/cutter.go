@@ -14,8 +14,8 @@ type Cutter struct {
 }
 
 // Cut is the batch without each sequence's drafts from the first one on that its constraint does not
-// allow, and how many those were. They are wrong: nothing that a Step gives changes without them. The batch
-// that it was made of stays as it is. What Cut returns is valid until the next call.
+// allow, and how many those were. They are wrong, or the draw in the place of the first is put off as its mask
+// was: nothing that a Step gives changes without them. The batch that it was made of stays as it is. What Cut returns is valid until the next call.
 func (c *Cutter) Cut(b Batch) (out Batch, cut int) {
 	for i := range b.Sequences {
 		s := &b.Sequences[i]
@@ -40,8 +40,8 @@ func (c *Cutter) Cut(b Batch) (out Batch, cut int) {
 	return b, cut
 }
 
-// disallowed is how many drafts of a sequence, from the first one on that its constraint does not
-// allow, are wrong by that.
+// disallowed is how many drafts of a sequence there are from the first one on that its constraint does
+// not allow.
 func (s *Sequence) disallowed() int {
 	if s.Sample == nil || s.Sample.Drafts == 0 || s.Sample.Constraint == nil {
 		return 0

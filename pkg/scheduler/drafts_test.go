@@ -133,6 +133,38 @@ func TestTheEngineDraftsTooMuch(t *testing.T) {
 	}
 }
 
+// TestDraftsBehindALaterDraw: a draft in whose place the draw was put off was neither right nor wrong.
+func TestDraftsBehindALaterDraw(t *testing.T) {
+	s := newWorld(t, 50, engineDraftsConfig(3)).scheduler
+	now := time.Unix(1, 0)
+	actions := s.Handle(now, scheduler.Submit{Request: scheduler.Request{ID: 1, Tokens: []int32{1, 2}, MaxTokens: 20}})
+	asked := false
+	var end *scheduler.Finished
+	for end == nil {
+		var run *scheduler.RunStep
+		for _, a := range actions {
+			switch a := a.(type) {
+			case *scheduler.RunStep:
+				run = a
+			case scheduler.Finished:
+				end = &a
+			}
+		}
+		if run == nil {
+			break
+		}
+		done := scheduler.StepDone{Tokens: []int32{1}, Compute: time.Millisecond}
+		if !asked && run.Batch.Sequences[0].Sample.DraftRequest.Most > 0 {
+			asked = true
+			done.Tokens, done.Drafts, done.Accepted = []int32{sampler.Later}, [][]int32{{1}}, []int32{0}
+		}
+		actions = s.Handle(now, done)
+	}
+	if !asked || end == nil || end.Drafts != 0 {
+		t.Errorf("asked %v, at the end %+v, want no draft", asked, end)
+	}
+}
+
 // TestDraftsEndWithTheRequest: of drafts that were right behind the token that ends a request,
 // by its stop token or its length, nothing is told or kept.
 func TestDraftsEndWithTheRequest(t *testing.T) { bothWays(t, testDraftsEnd) }
