@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 )
 
@@ -37,4 +38,10 @@ func ReadFrom(from io.Reader, most int64) ([]byte, error) {
 		return nil, &TooLongError{most}
 	}
 	return data, err
+}
+
+// Absent reports whether there is no such file. A link to nowhere is there: what it stands for is missing.
+func Absent(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist)
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -88,7 +87,7 @@ func (s *set) jinjaFiles(dir string) (bool, error) {
 	s.file = filepath.Join(dir, "chat_template.jinja")
 	source, err := readFile(s.file, jinja.MaxSourceBytes)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case boundedfile.Absent(s.file):
 		return false, nil
 	case err != nil:
 		return false, err
@@ -99,7 +98,7 @@ func (s *set) jinjaFiles(dir string) (bool, error) {
 	file := filepath.Join(dir, "additional_chat_templates", "tool_use.jinja")
 	source, err = readFile(file, jinja.MaxSourceBytes)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case boundedfile.Absent(file):
 		return true, nil
 	case err != nil:
 		return false, err
@@ -172,7 +171,7 @@ func tokenText(raw json.RawMessage) (string, bool) {
 // readConfig reads a JSON object. A file that is not there is an empty one.
 func readConfig(file string) (map[string]json.RawMessage, error) {
 	data, err := readFile(file, maxConfigBytes)
-	if errors.Is(err, fs.ErrNotExist) {
+	if boundedfile.Absent(file) {
 		return nil, nil
 	}
 	if err != nil {

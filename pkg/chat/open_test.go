@@ -219,3 +219,25 @@ func TestBundledModel(t *testing.T) {
 		t.Errorf("%T does not know what ends an answer", template)
 	}
 }
+
+// A file of the model whose link leads nowhere is not taken for one that the model does not have.
+func TestLinksToNowhere(t *testing.T) {
+	for _, name := range []string{"chat_template.jinja", "chat_template.json", "tokenizer_config.json", "special_tokens_map.json"} {
+		t.Run(name, func(t *testing.T) {
+			dir := modelWith(t, map[string]string{"other.json": `{"chat_template": "x"}`})
+			if err := os.Symlink(filepath.Join(dir, "gone"), filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := chat.Open(dir, filepath.Join(dir, "other.json")); name == "tokenizer_config.json" || name == "special_tokens_map.json" {
+				if err == nil || !strings.Contains(err.Error(), name) {
+					t.Errorf("with a template given: error %v", err)
+				}
+			} else if err != nil {
+				t.Errorf("with a template given: error %v", err)
+			}
+			if _, err := chat.Open(dir, ""); err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}

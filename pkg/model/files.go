@@ -45,12 +45,6 @@ func readSmall(path string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// absent says whether a directory has no such file. A link to nowhere is there: what it stood for is missing.
-func absent(path string) bool {
-	_, err := os.Lstat(path)
-	return errors.Is(err, fs.ErrNotExist)
-}
-
 // openRegular opens a regular file (a pipe would block) and says how long it is.
 func openRegular(path string) (*os.File, int64, error) {
 	info, err := os.Stat(path)
@@ -99,7 +93,7 @@ func readSpec(dir string, opts Options) (Spec, error) {
 		return Spec{}, err
 	}
 	path = filepath.Join(dir, generationFile)
-	if !absent(path) {
+	if !boundedfile.Absent(path) {
 		if data, err = readSmall(path, maxConfigBytes); err != nil {
 			return Spec{}, err
 		}
@@ -134,11 +128,11 @@ func (w weightFiles) paths() []string { return slices.Sorted(maps.Keys(w.tensors
 // findWeights prefers the single file to an index, as Hugging Face's loader does.
 func findWeights(dir string) (weightFiles, error) {
 	single := filepath.Join(dir, weightsFile)
-	if !absent(single) {
+	if !boundedfile.Absent(single) {
 		return weightFiles{root: single, tensors: map[string]map[string]struct{}{single: nil}}, nil
 	}
 	path := filepath.Join(dir, indexFile)
-	if absent(path) {
+	if boundedfile.Absent(path) {
 		remedy := "fetch the whole checkpoint"
 		if _, err := os.Stat(filepath.Join(dir, "pytorch_model.bin")); err == nil {
 			remedy = "convert pytorch_model.bin to safetensors"
