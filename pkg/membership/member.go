@@ -82,12 +82,8 @@ type drain struct {
 	cut      *time.Timer // nil: what is left may finish
 }
 
-const (
-	// departTimeout bounds how long removing the record may take.
-	departTimeout = 2 * time.Second
-	// LeaveTimeout is how long a worker may take to leave once it is idle.
-	LeaveTimeout = departDelay + departTimeout
-)
+// departTimeout bounds how long removing the record may take.
+const departTimeout = 2 * time.Second
 
 // ErrEnds is a drain that cannot be taken back, since the worker ends.
 var ErrEnds = errors.New("this worker is shutting down and takes no more requests: start another one")

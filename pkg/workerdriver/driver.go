@@ -263,6 +263,10 @@ func (d *Driver) apply(_ time.Time, actions []worker.Action) {
 func (d *Driver) act(action worker.Action) {
 	switch a := action.(type) {
 	case *scheduler.RunStep:
+		if d.over { // nobody computes any more
+			d.answers = append(d.answers, scheduler.StepDone{Err: context.Canceled})
+			return
+		}
 		d.steps <- d.nextStep(*a)
 	case *scheduler.BlocksChanged:
 		if d.cfg.BlocksChanged != nil {

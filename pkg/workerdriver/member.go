@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
@@ -134,7 +135,7 @@ func (m *Member) Driver() *Driver { return m.driver }
 // it has left and is idle. It returns when all of that has stopped. When the engine's
 // device is lost, its sequences fail, so that routers continue them elsewhere, nothing new
 // is taken, and Run returns engine.ErrDeviceLost. When what the engine computes is not
-// finite again and again, they may go on for as long as leaving may take, and Run returns
+// finite again and again, they may go on for three seconds, and Run returns
 // worker.ErrNotFinite.
 func (m *Member) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
@@ -153,8 +154,11 @@ func (m *Member) Run(ctx context.Context) error {
 	return err
 }
 
+// lostTimeout is how long what runs may go on once the engine is lost.
+const lostTimeout = 3 * time.Second
+
 // leaveWhenLost says why the engine was lost, if it was. The member has left then, and Run is
-// stopped once nothing is left, or after as long as leaving may take.
+// stopped once nothing is left, or after lostTimeout.
 func (m *Member) leaveWhenLost(ctx context.Context, stop func()) error {
 	var noticed <-chan struct{} // by what is no step
 	if losing, is := engine.As[engine.LossNotifier](m.cfg.Engine); is {
@@ -169,9 +173,11 @@ func (m *Member) leaveWhenLost(ctx context.Context, stop func()) error {
 		return nil
 	}
 	m.LeaveForGood()
-	ctx, cancel := context.WithTimeout(ctx, membership.LeaveTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lostTimeout)
 	defer cancel()
-	_ = m.driver.Idle(ctx)
+	if m.driver.Idle(ctx) != nil {
+		m.driver.CancelAll() // so that routers continue what is left elsewhere
+	}
 	stop()
 	return why
 }

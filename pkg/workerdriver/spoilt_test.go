@@ -42,9 +42,11 @@ type spoiling struct {
 	spoil atomic.Int32
 }
 
-func newSpoiling(t *testing.T) *spoiling {
+func newSpoiling(t *testing.T) *spoiling { return newSpoilingThatTakes(t, 10) }
+
+func newSpoilingThatTakes(t *testing.T, stepMs float64) *spoiling {
 	t.Helper()
-	e := &spoiling{Engine: newEngine(t, latency.Model{BaseMs: 10}).(*simulated.Engine)}
+	e := &spoiling{Engine: newEngine(t, latency.Model{BaseMs: stepMs}).(*simulated.Engine)}
 	e.spoil.Store(-1)
 	return e
 }
@@ -185,6 +187,63 @@ func TestMemberThatComputesWronglyEnds(t *testing.T) {
 					t.Errorf("logged:\n%s", logged.String())
 				}
 			})
+		})
+	}
+}
+
+// What still runs or waits when such a worker ends is ended with it, so that its drain waits for nothing.
+func TestNothingIsLeftOfAWorkerThatComputesWrongly(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		of   func(engine.Engine) engine.Engine
+	}{
+		{"computed", func(e engine.Engine) engine.Engine { return e }},
+		{"started ahead", func(e engine.Engine) engine.Engine { return &starter{Engine: e} }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for range 20 { // which of two is ready first is chance
+				synctest.Test(t, func(t *testing.T) {
+					m, err := workerdriver.NewMember(memberConfig(controlv1.Role_ROLE_DECODE, c.of(newSpoilingThatTakes(t, 100))))
+					if err != nil {
+						t.Fatal(err)
+					}
+					r := new(registration)
+					m.Join(r.register)
+					d := m.Driver()
+					ended := make(chan error, 1)
+					go func() { ended <- m.Run(t.Context()) }()
+					submit := func(tokens []int32, maxTokens int) *workerdriver.Sequence {
+						return d.Submit(scheduler.Request{ID: d.Reserve(), Tokens: tokens, MaxTokens: maxTokens})
+					}
+					runs := submit(prompt(60), 60)
+					submit(illPrompt(1), 2)
+					submit(illPrompt(2), 2)
+					waits := submit(prompt(100), 2) // there are not enough blocks for both
+					if err := <-ended; !errors.Is(err, worker.ErrNotFinite) {
+						t.Errorf("Run ended with %v", err)
+					}
+					for name, s := range map[string]*workerdriver.Sequence{"what ran": runs, "what waited": waits, "what came later": submit(prompt(9), 2)} {
+						var got result
+						got.read(t, s, false)
+						if got.finished == nil && got.refused == nil {
+							t.Errorf("%s: %+v", name, got)
+						}
+						if name == "what ran" && (len(got.tokens) == 0 || got.finished.Reason != scheduler.Cancelled) || name == "what waited" && got.started != nil {
+							t.Errorf("%s: %+v", name, got)
+						}
+					}
+					if n := d.Remaining(); n > 0 {
+						t.Errorf("%d sequences are left", n)
+					}
+					began := time.Now()
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					defer cancel()
+					if m.Drain(ctx, time.Second); time.Since(began) > 0 {
+						t.Errorf("the drain took %v", time.Since(began))
+					}
+					r.check(t, registered, draining, closed)
+				})
+			}
 		})
 	}
 }

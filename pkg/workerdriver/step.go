@@ -19,16 +19,17 @@ type step struct {
 }
 
 // Run computes steps until ctx ends. A step that is under way then is cut short, or
-// waited for where a device computes it, and its sequences fail.
+// waited for where a device computes it, and its sequences fail; all others are ended as by
+// CancelAll. What is submitted later fails.
 func (d *Driver) Run(ctx context.Context) error {
-	defer d.endBackgroundTasks()
 	if d.starting != nil {
 		d.start = func(batch engine.Batch) error { return d.starting.Start(ctx, batch) }
 	}
 	for {
 		select {
 		case <-ctx.Done():
-			d.awaitStarted()
+			d.endBackgroundTasks()
+			d.endSteps(ctx.Err())
 			return nil
 		case next := <-d.steps:
 			if !next.started && next.err == nil {
@@ -46,13 +47,16 @@ func (d *Driver) Run(ctx context.Context) error {
 	}
 }
 
-// awaitStarted waits for a step that was started and that nobody will ask for any more.
-func (d *Driver) awaitStarted() {
+// endSteps ends all sequences, and the step that nobody computes any more: one that was started is
+// waited for. There are no others afterwards.
+func (d *Driver) endSteps(why error) {
+	d.CancelAll() // first, so that nobody who waits begins
 	select {
 	case next := <-d.steps:
 		if next.started {
-			_, _ = d.starting.Wait() // its sequences end with the driver
+			_, _ = d.starting.Wait()
 		}
+		d.handle(scheduler.StepDone{Err: why})
 	default:
 	}
 }
