@@ -188,6 +188,23 @@ func TestTicketThatNobodyUses(t *testing.T) {
 	})
 }
 
+// An offer that nobody waits for any more takes no space.
+func TestOfferThatIsCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startStore(t, &network{kind: "memory"}, config(), 77)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := s.service.Offer(ctx, offerOf(layout(), 1, 2, 3)); status.Code(err) != codes.Canceled {
+			t.Errorf("the offer ended with %v", err)
+		}
+		synctest.Wait()
+		if n := s.service.Transfers(); n > 0 {
+			t.Errorf("%d transfers are under way", n)
+		}
+		s.service.Check(t)
+	})
+}
+
 // A worker that falls silent in the middle of a put holds its blocks for a lease,
 // and nothing of them is found.
 func TestSilentWorker(t *testing.T) {

@@ -175,8 +175,12 @@ func (s *Service) reserve(ctx context.Context, sender string, c *cache, put bloc
 	}
 	cut := s.cut
 	s.mu.Unlock()
-	if cut {
+	gone := ctx.Err() // nobody waits for the ticket
+	if cut || gone != nil {
 		c.receiver.Cancel(ticket.GetTransferId())
+	}
+	if gone != nil {
+		return nil, status.FromContextError(gone).Err()
 	}
 	return ticket, nil
 }
