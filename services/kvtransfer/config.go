@@ -44,9 +44,9 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 // Validate checks ranges.
 func (c *Config) Validate() error {
 	switch {
-	case c.memoryBytes() < LeastMemoryBytes:
+	case c.memoryBytes() < blockstore.LeastBlockBytes: // how large a model's are, the first offer says
 		return fmt.Errorf("store-memory: %d bytes hold no block of any model: pass at least %d bytes; a block of 32 tokens takes 64 × layers × KV heads × head size × bytes of an element",
-			c.Memory, LeastMemoryBytes)
+			c.Memory, blockstore.LeastBlockBytes)
 	case c.LayoutIdle < 0:
 		return fmt.Errorf("store-layout-idle: %v is negative", c.LayoutIdle)
 	case c.TransferLease < time.Second:
@@ -91,10 +91,6 @@ func (c *Config) CheckLayout(layout kvcache.Layout) error {
 	}
 	return nil
 }
-
-// LeastMemoryBytes is the least Config.Memory. How large the blocks of a model are, a store
-// hears with the first offer.
-const LeastMemoryBytes = blockstore.LeastBlockBytes
 
 // maxTransfers bounds the limits on transfers.
 const maxTransfers = 1 << 16

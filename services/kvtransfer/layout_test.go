@@ -22,7 +22,6 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
-	store "github.com/tandem-serving/tandem/services/kvtransfer"
 )
 
 // A store holds blocks of one model, until they were long not used.
@@ -146,16 +145,16 @@ func TestTooSmallIsSaid(t *testing.T) {
 
 func TestLeastMemory(t *testing.T) {
 	cfg := config()
-	cfg.Memory = store.LeastMemoryBytes
+	cfg.Memory = blockstore.LeastBlockBytes
 	if err := cfg.Validate(); err != nil {
 		t.Error(err)
 	}
 	cfg.Memory--
-	if err := cfg.Validate(); err == nil || !strings.HasPrefix(err.Error(), "store-memory: ") || !strings.Contains(err.Error(), strconv.Itoa(store.LeastMemoryBytes)) {
+	if err := cfg.Validate(); err == nil || !strings.HasPrefix(err.Error(), "store-memory: ") || !strings.Contains(err.Error(), strconv.Itoa(blockstore.LeastBlockBytes)) {
 		t.Errorf("%v, want the least", err)
 	}
-	if small := kvtransfertest.Layout(1, 1); blockstore.BlockBytes(small) != store.LeastMemoryBytes {
-		t.Errorf("the smallest block takes %d bytes, the least memory is %d", blockstore.BlockBytes(small), store.LeastMemoryBytes)
+	if small := kvtransfertest.Layout(1, 1); blockstore.BlockBytes(small) != blockstore.LeastBlockBytes {
+		t.Errorf("the smallest block takes %d bytes, the least memory is %d", blockstore.BlockBytes(small), blockstore.LeastBlockBytes)
 	}
 }
 
