@@ -1,7 +1,9 @@
 package workerdriver
 
 import (
+	"cmp"
 	"context"
+	"errors"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -19,11 +21,17 @@ func (d *Driver) LimitSaves(limit scheduler.SaveLimit) {
 // SaveDone ends a save: its blocks are not read any more.
 func (d *Driver) SaveDone(done scheduler.SaveDone) { d.handle(done) }
 
-// Finite says whether the KV of whole blocks is finite, by reading all of it, or is the error of
-// ctx, if that ends before. Nobody may write them meanwhile.
+// errUnreadable is of KV that the engine cannot read.
+var errUnreadable = errors.New("the kv blocks cannot be read: the engine is closed, or its device is lost")
+
+// Finite says whether the KV of whole blocks is finite, by reading all of it. Its error is that of
+// ctx, if that ends before, or of blocks that cannot be read. Nobody may write them meanwhile.
 func (d *Driver) Finite(ctx context.Context, blocks []kvcache.BlockID) (bool, error) {
 	found := engine.FindNotFinite(ctx, d.cfg.Engine, blocks, len(blocks)*d.Layout().BlockTokens)
-	return found.Layer < 0, ctx.Err()
+	if found.Uninspected {
+		return false, cmp.Or(ctx.Err(), errUnreadable)
+	}
+	return found.Layer < 0, nil
 }
 
 // BlockHashes is the hash of each full block of tokens under salt, as the prefix

@@ -1,11 +1,16 @@
 package workerdriver_test
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
@@ -112,4 +117,45 @@ func TestRestoredTokensAreCached(t *testing.T) {
 			}
 		}
 	})
+}
+
+// unreadable is an engine whose pages cannot be read.
+type unreadable struct{ *spoiling }
+
+type unreadablePages struct{ engine.Pages }
+
+func (unreadablePages) Read(int, []kvcache.BlockID, []byte) error { return errors.New("it is lost") }
+
+func (e unreadable) Pages() engine.Pages { return unreadablePages{e.spoiling.Pages()} }
+
+func TestFinite(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct {
+		name   string
+		engine func(*spoiling) engine.Engine
+		ctx    context.Context
+		blocks []kvcache.BlockID
+		finite bool
+		fails  bool
+	}{
+		{"they are", func(e *spoiling) engine.Engine { return e }, t.Context(), []kvcache.BlockID{1, 2}, true, false},
+		{"one is not", func(e *spoiling) engine.Engine { return e }, t.Context(), []kvcache.BlockID{1, 3}, false, false},
+		{"nobody waits", func(e *spoiling) engine.Engine { return e }, over, []kvcache.BlockID{1, 2}, false, true},
+		{"they cannot be read", func(e *spoiling) engine.Engine { return unreadable{e} }, t.Context(), []kvcache.BlockID{1, 2}, false, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e := newSpoiling(t)
+			if err := e.Pages().Write(2, []kvcache.BlockID{3}, bytes.Repeat([]byte{0xff}, e.Pages().Layout().SliceBytes)); err != nil {
+				t.Fatal(err)
+			}
+			m, err := workerdriver.NewMember(memberConfig(controlv1.Role_ROLE_PREFILL, c.engine(e)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if finite, err := m.Driver().Finite(c.ctx, c.blocks); finite != c.finite || (err != nil) != c.fails {
+				t.Errorf("%v, %v", finite, err)
+			}
+		})
+	}
 }
