@@ -183,3 +183,30 @@ func TestOnlyWhatMovesIsChecked(t *testing.T) {
 		}
 	})
 }
+
+// A store is not left alone for what this worker is slow to look through.
+func TestSlowCheckSaysNothingOfTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShop(t, "store-1")
+		pages := &readPages{each: time.Second}
+		g := newWorker(t, s.network, "prefill-1", func(cfg *prefill.Config, deps *prefill.Deps) {
+			cfg.StorePuts, cfg.FetchBandwidth = 1, fast
+			deps.Stores = s.watch
+			pages.Pages = deps.Engine.Pages()
+			deps.Engine = spoiltEngine{deps.Engine.(*simulated.Engine), pages}
+		})
+		p := g.newPeer("decode-1", 11)
+		g.right(p, prompt(whole*blockTokens+3, 1), nil)
+		g.right(p, prompt(whole*blockTokens+3, 2), nil) // has the first one put
+		for began := time.Now(); g.puts("timeout") == 0; time.Sleep(100 * time.Millisecond) {
+			if time.Since(began) > time.Minute {
+				t.Fatal("no put takes too long")
+			}
+		}
+		g.right(p, prompt(whole*blockTokens+3, 3), nil)
+		time.Sleep(500 * time.Millisecond)
+		if g.service.Driver().PoolStats().Held == 0 {
+			t.Error("nothing else is put: the store is left alone")
+		}
+	})
+}

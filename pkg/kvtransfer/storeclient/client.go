@@ -45,7 +45,8 @@ type ClientConfig struct {
 	// Layout describes the pages.
 	Layout kvcache.Layout
 	// Check, if set, reads the blocks of a put that the store lacks before any is sent, and those
-	// that a fetch brought. An error of it, or of ctx if that ends first, ends the call.
+	// that a fetch brought. An error of it, or of ctx if that ends first, ends the call: ErrNotFinite,
+	// or a *CheckError of any other.
 	Check func(ctx context.Context, blocks []kvcache.BlockID) error
 }
 
@@ -88,8 +89,8 @@ func (c *Client) Close() { c.conns.close() }
 // once none of them is read any more, even if the store hangs: then at the end of ctx.
 // bytes is the payload sent.
 //
-// Errors: ErrHeld, ErrArriving, *BusyError, *LayoutError, ErrRestarted, those of Sender.Open,
-// ClientConfig.Check and Transfer.Err, or that of ctx. They concern only this put.
+// Errors: ErrHeld, ErrArriving, *BusyError, *LayoutError, ErrRestarted, ErrNotFinite, *CheckError,
+// those of Sender.Open and Transfer.Err, or that of ctx. They concern only this put.
 func (c *Client) Put(ctx context.Context, to offload.Store, prefix offload.Prefix, blocks []kvcache.BlockID) (bytes uint64, err error) {
 	if err := c.check(prefix, len(blocks), 0); err != nil {
 		return 0, fmt.Errorf("put kv blocks: %w", err)
@@ -126,8 +127,8 @@ func (c *Client) Put(ctx context.Context, to offload.Store, prefix offload.Prefi
 // vanished store can delay by two of the receiver's leases beyond ctx. bytes is the payload
 // received. After an error the blocks not held contain nothing usable.
 //
-// Errors: *MissingError, *BusyError, *LayoutError, ErrRestarted, those of Receiver.Reserve,
-// the transfer's, that of ClientConfig.Check, or that of ctx. They concern only this fetch.
+// Errors: *MissingError, *BusyError, *LayoutError, ErrRestarted, ErrNotFinite, *CheckError, those of
+// Receiver.Reserve, the transfer's, or that of ctx. They concern only this fetch.
 func (c *Client) Fetch(ctx context.Context, from offload.Store, prefix offload.Prefix, blocks []kvcache.BlockID, held int) (bytes uint64, err error) {
 	if err := c.check(prefix, len(blocks), held); err != nil {
 		return 0, fmt.Errorf("fetch kv blocks: %w", err)
@@ -169,12 +170,16 @@ func (c *Client) Fetch(ctx context.Context, from offload.Store, prefix offload.P
 	}
 }
 
-// checked is what ClientConfig.Check says.
+// checked is ClientConfig.Check.
 func (c *Client) checked(ctx context.Context, blocks []kvcache.BlockID) error {
 	if c.cfg.Check == nil {
 		return nil
 	}
-	return c.cfg.Check(ctx, blocks)
+	err := c.cfg.Check(ctx, blocks)
+	if err != nil && !errors.Is(err, ErrNotFinite) {
+		err = &CheckError{err}
+	}
+	return err
 }
 
 // offer requests a ticket.

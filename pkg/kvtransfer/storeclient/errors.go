@@ -72,6 +72,21 @@ func (e *LayoutError) Unwrap() error { return e.Err }
 // ErrNotFinite is of blocks that are no use to anybody.
 var ErrNotFinite = errors.New("the blocks are not finite")
 
+// CheckError means that this worker did not look through the blocks: it was too slow, or cannot
+// read them. It says nothing of the store.
+type CheckError struct {
+	// Err is that of ClientConfig.Check, or of its context.
+	Err error
+}
+
+// Error implements error.
+func (e *CheckError) Error() string {
+	return fmt.Sprintf("check that the blocks are finite: %v", e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *CheckError) Unwrap() error { return e.Err }
+
 // CallError converts a store's answer to a typed error. Any other error stays what it is.
 func CallError(err error) error {
 	if errors.Is(err, ErrClientClosed) {

@@ -27,6 +27,8 @@ func FetchOutcome(err error) offload.Outcome {
 	switch {
 	case errors.Is(err, ErrNotFinite):
 		o.Result, o.State = offload.FetchNotFinite, offload.Failing
+	case is[*CheckError](err):
+		// This worker is at fault.
 	case is[*MissingError](err):
 		o.Result = offload.FetchMissing
 	case is[*BusyError](err):
@@ -68,10 +70,14 @@ func PutOutcome(err error) offload.Outcome {
 		o.Result, o.State, o.Pause = offload.PutFailed, offload.Busy, shortPause
 	case is[*MissingError](err):
 		o.Result = offload.PutFailed
-	case errors.Is(err, context.DeadlineExceeded):
-		o.Result, o.State = offload.PutLate, offload.Failing
 	default:
-		o.Result, o.State = offload.PutFailed, offload.Failing
+		o.Result = offload.PutFailed
+		if errors.Is(err, context.DeadlineExceeded) {
+			o.Result = offload.PutLate
+		}
+		if !is[*CheckError](err) { // else this worker is at fault
+			o.State = offload.Failing
+		}
 	}
 	return o
 }

@@ -1,6 +1,8 @@
 package storeclient_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -29,6 +31,8 @@ func TestWhatStoresSayOfThemselves(t *testing.T) {
 		{"it is full", busy(api.ReasonStoreFull, time.Second), 0, 0},
 		{"they never fit", busy(api.ReasonStoreFull, 0), 0, 0},
 		{"it lost them", &storeclient.MissingError{}, 0, 0},
+		{"this worker is slow to look through them", &storeclient.CheckError{Err: context.DeadlineExceeded}, 0, 0},
+		{"this worker cannot read them", &storeclient.CheckError{Err: errors.New("closed")}, 0, 0},
 		{"too many calls", busy(api.ReasonStoreBusy, 50*time.Millisecond), 50 * time.Millisecond, 50 * time.Millisecond},
 		{"it leaves", busy(api.ReasonWorkerDraining, 3*time.Second), 3 * time.Second, 3 * time.Second},
 		{"it does not say when", busy(api.ReasonWorkerDraining, 0), time.Second, time.Second},
