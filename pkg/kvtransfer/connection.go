@@ -54,7 +54,7 @@ type connection struct {
 	returned  *sync.Cond         // on loop: no loans are left
 	windows   map[uint64]*window // of transfers that write into mapping
 	mapping   MappedPages        // of the receiver; nil: its pages are not mapped
-	mapAgain  time.Time          // when a transfer may try to map them; zero: none may
+	mapAgain  time.Time          // when a transfer may try to map them, or use mapping again; zero: they need no try
 	mapPause  time.Duration      // before that
 	maps      sync.WaitGroup     // tries in progress; none begins once the session is lost
 }
@@ -171,7 +171,8 @@ func (c *connection) open(ctx context.Context, ticket *kvtransferv1.Ticket, requ
 		}
 		if err := c.openPages(t.window); err != nil {
 			t.Abort(kvtransferv1.AbortReason_ABORT_REASON_FAILED)
-			return nil, &BrokenError{Peer: c.peer.receiver, Err: err}
+			c.spareMapping()
+			return nil, fmt.Errorf("kv session with %q: %w", c.peer.receiver, err)
 		}
 		return t, nil
 	case <-t.done:

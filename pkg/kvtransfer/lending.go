@@ -28,7 +28,7 @@ func (c *connection) encoding(ticket *kvtransferv1.Ticket) (e kvtransferv1.Encod
 		return kvtransferv1.Encoding_ENCODING_LENT, 0
 	}
 	e, sliceBytes = s.codings.choose(ticket.GetEncoding())
-	if c.mapping != nil && e == kvtransferv1.Encoding_ENCODING_NATIVE && ticket.GetBlocks() <= receiver.MaxSharedBlocks {
+	if c.mapping != nil && c.mapAgain.IsZero() && e == kvtransferv1.Encoding_ENCODING_NATIVE && ticket.GetBlocks() <= receiver.MaxSharedBlocks {
 		e = kvtransferv1.Encoding_ENCODING_SHARED
 	}
 	return e, sliceBytes

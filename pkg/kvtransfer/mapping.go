@@ -49,7 +49,7 @@ func MapPages(ctx context.Context, r MapRequest) (MappedPages, error) {
 	return m, nil
 }
 
-// How long a session whose pages could not be mapped goes without, at first and at most.
+// How long a session whose pages could not be mapped, or opened, goes without, at first and at most.
 const (
 	minMapPause = time.Second
 	maxMapPause = time.Minute
@@ -88,6 +88,9 @@ func (c *connection) mapLater(ticket *kvtransferv1.Ticket) {
 		return
 	}
 	c.mapAgain = time.Time{}
+	if c.mapping != nil {
+		return // some could not be opened
+	}
 	c.maps.Go(func() {
 		mapping, err := c.mapPages(c.ctx, ticket)
 		if err == nil {
@@ -99,6 +102,16 @@ func (c *connection) mapLater(ticket *kvtransferv1.Ticket) {
 			c.pauseMaps()
 		}
 	})
+}
+
+// spareMapping has the transfers to come not use the mapping for a while: too much of it is open for
+// this process to open more.
+func (c *connection) spareMapping() {
+	c.loop.Lock()
+	defer c.loop.Unlock()
+	if c.mapAgain.IsZero() { // else it is so already
+		c.pauseMaps()
+	}
 }
 
 // pauseMaps has the pages not be mapped for a while. Requires c.loop, once there is one.

@@ -60,6 +60,37 @@ func TestSenderCannotMap(t *testing.T) {
 	})
 }
 
+// A sender that cannot open the pages it has mapped fails that transfer, and sends those to come over
+// the session's streams. It tries again later, and need not map the pages for that.
+func TestSenderCannotOpenPages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, func(c *rigConfig) { c.mapped = true })
+		want := func(what string, shm bool) {
+			t.Helper()
+			if over := g.transport(0); (over == "shm") != shm {
+				t.Errorf("%s: over %s", what, over)
+			}
+		}
+		want("at first", true)
+		g.openError = errors.New("cannot allocate memory")
+		ticket, o := g.reserve(kvcache.BlockRange(32, 4), 0, 4)
+		if _, err := g.sender.Open(t.Context(), ticket, "r"); !errors.Is(err, g.openError) || isBroken(err) {
+			t.Errorf("the transfer ends with %v", err)
+		}
+		wait(t, "drained", o.over)
+		want("the next one", false)
+		g.openError = nil
+		time.Sleep(time.Second - 1)
+		want("within a second", false)
+		time.Sleep(1)
+		want("later", true)
+		if s := g.receiver.Stats(); g.mapTries != 1 || s.Streams != 1 || s.Mappings != 1 {
+			t.Errorf("%d tries, stats %+v", g.mapTries, s)
+		}
+		g.checkShut()
+	})
+}
+
 // A session that was begun with a ticket of no use maps the pages with a later one.
 func TestMapWithALaterTicket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -33,17 +33,18 @@ const (
 
 // rig is a sender and a receiver connected by an in-memory pipe.
 type rig struct {
-	t        *testing.T
-	from, to *kvtransfertest.Pages
-	sender   *kvtransfer.Sender
-	receiver *kvtransfer.Receiver
-	listener *bufconn.Listener
-	stop     func() // stops the receiver's server and its connections
-	streams  int    // per session
-	mapped   bool   // senders map the receiver's pages
-	mapError error  // why they cannot, once they were given them
-	mapLate  bool   // they are asked for at the end of the context only
-	mapTries int    // how often one has asked for them
+	t         *testing.T
+	from, to  *kvtransfertest.Pages
+	sender    *kvtransfer.Sender
+	receiver  *kvtransfer.Receiver
+	listener  *bufconn.Listener
+	stop      func() // stops the receiver's server and its connections
+	streams   int    // per session
+	mapped    bool   // senders map the receiver's pages
+	mapError  error  // why they cannot, once they were given them
+	mapLate   bool   // they are asked for at the end of the context only
+	openError error  // why pages that are mapped cannot be opened
+	mapTries  int    // how often one has asked for them
 
 	mu       sync.Mutex
 	mappings []*kvtransfertest.Mapping
@@ -209,7 +210,20 @@ func (g *rig) mapPages(ctx context.Context, r kvtransfer.MapRequest) (kvtransfer
 	defer g.mu.Unlock()
 	m := kvtransfertest.NewMapping(g.to, detached, g.t.Errorf)
 	g.mappings = append(g.mappings, m)
-	return m, nil
+	return openedPages{m, g}, nil
+}
+
+// openedPages are mapped pages that open unless the rig has an error.
+type openedPages struct {
+	*kvtransfertest.Mapping
+	rig *rig
+}
+
+func (p openedPages) Open(blocks []kvcache.BlockID) error {
+	if p.rig.openError != nil {
+		return p.rig.openError
+	}
+	return p.Mapping.Open(blocks)
 }
 
 func (g *rig) dial(address string) (*grpc.ClientConn, error) {

@@ -77,7 +77,7 @@ func (s *Sender) WorkerID() string { return s.cfg.WorkerID }
 //
 // Errors: *RefusedError, *BrokenError (the receiver is not registered at the ticket's addresses,
 // no address answered, or the stream ended),
-// ErrClosed, or that of ctx. After an error a transfer that the receiver may know of is
+// ErrClosed, that of mapped pages which cannot be opened, or that of ctx. After an error a transfer that the receiver may know of is
 // aborted, and nothing is left.
 func (s *Sender) Open(ctx context.Context, ticket *kvtransferv1.Ticket, requestID string) (*Transfer, error) {
 	if err := s.check(ticket); err != nil {
