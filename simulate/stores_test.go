@@ -120,6 +120,9 @@ func TestStoresFail(t *testing.T) {
 			if cluster.PrefixUse().FetchedTokens == 0 {
 				t.Error("nothing was fetched")
 			}
+			if n := cluster.PrefixUse().Puts[offload.PutLate]; n > 0 {
+				t.Errorf("%d puts took too long: an offer that is not answered has failed, as in a live mesh", n)
+			}
 		})
 	}
 }

@@ -3,6 +3,8 @@ package simulate
 import (
 	"time"
 
+	"google.golang.org/grpc/status"
+
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
@@ -253,7 +255,7 @@ func (q *putting) start(to offload.Store) {
 	}
 	c.after(storeclient.OfferTimeout, of(func() {
 		if q.transfer == nil {
-			q.over(0, errLate)
+			q.over(0, status.FromContextError(errLate).Err()) // of the call, as gRPC says it
 		}
 	}))
 	c.plan(q.until, of(func() { q.stop(errLate) }))
