@@ -216,7 +216,7 @@ func TestQuarantineLastsAsLongAsTheMapping(t *testing.T) {
 			if bytes.Equal(before, g.to.Page(0)) {
 				t.Error("the process cannot write the page: the test shows nothing")
 			}
-			if s := g.receiver.Stats(); o.isDrained() || s.QuarantinedBlocks != 2 || s.Mappings != 1 {
+			if s := g.receiver.Stats(); o.isDrained() || s.Ending != 1 || s.Mappings != 1 {
 				t.Errorf("blocks that can be written are free: drained %v, %+v", o.isDrained(), s)
 			}
 			ticket, other := g.reserve(kvcache.BlockRange(8, 4), 0, 4)

@@ -184,7 +184,7 @@ func endOverSocket(t *testing.T, g *rig, end func(*kvtransfer.Transfer, *kvtrans
 	if !want(tr.Err()) || tr.Err() == nil || !want(o.err) {
 		t.Errorf("ended with %v at the sender and %v at the receiver", tr.Err(), o.err)
 	}
-	if s := g.receiver.Stats(); s.Reserved+s.Open+s.Ending+s.QuarantinedBlocks != 0 {
+	if s := g.receiver.Stats(); s.Reserved+s.Open+s.Ending != 0 {
 		t.Errorf("stats %+v", s)
 	}
 }

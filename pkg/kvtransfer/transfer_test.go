@@ -66,7 +66,7 @@ func TestTransferArrives(t *testing.T) {
 					t.Errorf("sender's bytes are %d", s.Bytes)
 				}
 				g.receiver.Cancel(ticket.GetTransferId())
-				if s := g.receiver.Stats(); s.Committed != 1 || s.Cancelled != 0 || s.Open != 0 || s.QuarantinedBlocks != 0 {
+				if s := g.receiver.Stats(); s.Committed != 1 || s.Cancelled != 0 || s.Open+s.Ending != 0 {
 					t.Errorf("stats %+v", s)
 				}
 			})
@@ -346,7 +346,7 @@ func TestDrainedWaitsForCopies(t *testing.T) {
 		if o.isDrained() {
 			t.Fatal("drained while a copy is under way")
 		}
-		if s := g.receiver.Stats(); s.QuarantinedBlocks != 4 {
+		if s := g.receiver.Stats(); s.Ending != 1 {
 			t.Errorf("stats %+v", s)
 		}
 		close(held)

@@ -5,8 +5,6 @@ type Stats struct {
 	// Reserved, Open and Ending count the transfers not yet opened, in progress, and ended
 	// but not drained.
 	Reserved, Open, Ending int
-	// QuarantinedBlocks are the blocks of Ending.
-	QuarantinedBlocks int
 	// Streams is the number of streams, Mappings of the sessions that have the pages mapped.
 	Streams, Mappings int
 	Totals
@@ -32,7 +30,6 @@ func (c *Core) Stats() Stats {
 			s.Open++
 		default:
 			s.Ending++
-			s.QuarantinedBlocks += len(t.blocks)
 		}
 	}
 	return s

@@ -148,7 +148,7 @@ func (w *world) writeAll(s *session) (wrote bool) {
 // finish checks that nothing is left but streams.
 func (w *world) finish() {
 	w.check()
-	if s := w.receiver.Stats(); s.Reserved+s.Open+s.Ending+s.QuarantinedBlocks != 0 {
+	if s := w.receiver.Stats(); s.Reserved+s.Open+s.Ending != 0 {
 		w.fatalf("left at the receiver: %s", w.describe())
 	}
 	mappings := 0
