@@ -8,12 +8,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/services/prefill"
 )
 
 func TestDrainFinishesWhatRunsAndRefusesTheRest(t *testing.T) {
@@ -89,6 +91,41 @@ func TestDrainedWorkerEndsItsKVSessions(t *testing.T) {
 		synctest.Wait()
 		if streams := p.receiver.Stats().Streams; streams != 0 {
 			t.Errorf("the worker has drained and keeps %d streams", streams)
+		}
+		g.idle()
+	})
+}
+
+// A put that opens its session when the worker has drained leaves none behind.
+func TestPutAfterTheDrainEndsItsSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShop(t)
+		store := s.open("store-1")
+		g := newWorker(t, s.network, "prefill-1", func(cfg *prefill.Config, deps *prefill.Deps) {
+			cfg.StorePuts, cfg.FetchBandwidth = 1, fast
+			deps.Stores = s.watch
+			deps.DialStore = func(address string) (*grpc.ClientConn, error) {
+				time.Sleep(time.Second)
+				return s.network.dial(address)
+			}
+		})
+		p := g.newPeer("decode-1", 11)
+		g.right(p, prompt(whole*blockTokens+3, 1), nil)
+		g.right(p, prompt(whole*blockTokens+3, 2), nil) // has the first one put
+		drain, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{Epoch: workerEpoch})
+		for err == nil {
+			_, err = drain.Recv()
+		}
+		if !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if g.puts("put") != 0 || store.Streams() != 0 {
+			t.Fatal("the put is over before the drain")
+		}
+		time.Sleep(2 * time.Second)
+		if g.puts("put") != 1 || store.Streams() != 0 {
+			t.Errorf("%d puts, and %d streams are left", g.puts("put"), store.Streams())
 		}
 		g.idle()
 	})

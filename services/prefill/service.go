@@ -82,6 +82,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s.server = &server{spec: deps.Engine.Model(), driver: s.Driver(), sender: sender, running: running, epoch: deps.Identity.Epoch, tracer: deps.Tracer, logger: deps.Logger, sent: sent, grammars: deps.Grammars}
 	if s.storing != nil {
 		s.storing.driver = s.Driver() // before anything else
+		s.storing.putEnded = s.putEnded
 		s.server.storing = s.storing
 	}
 	return s, nil
@@ -124,6 +125,13 @@ func (s *Service) endSessions(ctx context.Context) {
 	defer cancel()
 	if err := s.sender.EndSessions(ending); err != nil {
 		s.deps.Logger.Warn("kv sessions did not end in time", "error", err)
+	}
+}
+
+// putEnded ends the session of a put that began it when the worker had drained.
+func (s *Service) putEnded() {
+	if d := s.Driver(); d.Draining() && d.Remaining() == 0 {
+		s.endSessions(context.Background())
 	}
 }
 

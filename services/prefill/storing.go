@@ -22,6 +22,7 @@ import (
 // storing is a prefill worker's side of the block stores: it drives pkg/offload.
 type storing struct {
 	driver   *workerdriver.Driver // set before anything is put or fetched
+	putEnded func()               // called after each put; set before that
 	watch    func(context.Context, func([]offload.Store)) error
 	receiver *kvtransfer.Receiver
 	client   *storeclient.Client
@@ -310,6 +311,7 @@ func (s *storing) startPut(a offload.StartPut) {
 		event := s.put(ctx, a, p.save)
 		cancel()
 		s.loop.Handle(event)
+		s.putEnded()
 	})
 }
 

@@ -86,6 +86,9 @@ func (s *Store) Hashes() []kvcache.Hash {
 	return slices.Collect(maps.Keys(s.held))
 }
 
+// Streams is how many streams of senders there are.
+func (s *Store) Streams() int { return s.receiver.Stats().Streams }
+
 // Offer implements the BlockStore service.
 func (s *Store) Offer(ctx context.Context, request *kvtransferv1.OfferRequest) (*kvtransferv1.OfferResponse, error) {
 	if err := membership.CheckEpoch(request.GetStoreEpoch(), s.cfg.Peer.Epoch); err != nil {
