@@ -24,7 +24,8 @@ import (
 // Signals is where a worker's signals go; *signals.Publisher is one. No method
 // blocks.
 type Signals interface {
-	LoadPublisher
+	// Load publishes a report of the load.
+	Load(report *controlv1.LoadReport)
 	// Kv publishes a change of the prefix cache, which cause made if it is valid,
 	// and returns its number.
 	Kv(cause trace.SpanContext, stored, removed []uint64) (sequence uint64)
@@ -143,7 +144,7 @@ func (m *Member) Run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	var lost error
 	beside.Go(func() { lost = m.leaveWhenLost(ctx, stop) })
-	beside.Go(func() { m.driver.Report(ctx, m.cfg.Identity.Role, m.cfg.Signals) })
+	beside.Go(func() { m.driver.Report(ctx, m.cfg.Identity.Role, m.cfg.Signals.Load) })
 	beside.Go(func() { m.Member.Run(ctx) })
 	err := m.driver.Run(ctx)
 	stop()

@@ -9,15 +9,10 @@ import (
 	"github.com/tandem-serving/tandem/pkg/worker"
 )
 
-// LoadPublisher takes load reports. It never blocks.
-type LoadPublisher interface {
-	Load(report *controlv1.LoadReport)
-}
-
 // Report publishes the driver's load, on change and at least each second, until
-// ctx ends.
-func (d *Driver) Report(ctx context.Context, role controlv1.Role, publisher LoadPublisher) {
-	ReportLoad(ctx, publisher, worker.ReportApart, func() (*controlv1.LoadReport, <-chan struct{}) {
+// ctx ends. publish does not block.
+func (d *Driver) Report(ctx context.Context, role controlv1.Role, publish func(*controlv1.LoadReport)) {
+	ReportLoad(ctx, publish, worker.ReportApart, func() (*controlv1.LoadReport, <-chan struct{}) {
 		changed := d.Changed()
 		report := d.loadReport(role)
 		d.cfg.Metrics.load(report, d.PoolStats())
@@ -28,14 +23,14 @@ func (d *Driver) Report(ctx context.Context, role controlv1.Role, publisher Load
 
 // ReportLoad publishes a worker's load, on change and at least each second, until ctx
 // ends. Two reports are at least the given time apart. load is the report now, and a
-// channel closed on the next change.
-func ReportLoad(ctx context.Context, publisher LoadPublisher, apart time.Duration, load func() (*controlv1.LoadReport, <-chan struct{})) {
+// channel closed on the next change. publish does not block.
+func ReportLoad(ctx context.Context, publish func(*controlv1.LoadReport), apart time.Duration, load func() (*controlv1.LoadReport, <-chan struct{})) {
 	schedule := worker.ReportSchedule{Apart: apart, Every: worker.ReportEvery}
 	due := time.NewTimer(0)
 	defer due.Stop()
 	for {
 		report, changed := load()
-		publisher.Load(report)
+		publish(report)
 		schedule.Reported(time.Now())
 		for reported := false; !reported; {
 			due.Reset(time.Until(schedule.Next()))

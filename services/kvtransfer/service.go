@@ -104,7 +104,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.running = true
 	s.mu.Unlock()
 	var beside sync.WaitGroup
-	beside.Go(func() { workerdriver.ReportLoad(ctx, s.deps.Signals, blockstore.ReportApart, s.load) })
+	beside.Go(func() { workerdriver.ReportLoad(ctx, s.deps.Signals.Load, blockstore.ReportApart, s.load) })
 	beside.Go(func() { s.Member.Run(ctx) })
 	beside.Go(func() { s.WhenDrained(ctx, s.endSessions) })
 	<-ctx.Done()
