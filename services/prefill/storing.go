@@ -30,8 +30,8 @@ type storing struct {
 	logger   *slog.Logger
 
 	loop  *coreloop.Loop[*offload.Core, offload.Event, offload.Action]
-	saves chan offload.Event // from the driver, under its lock
-	tasks sync.WaitGroup     // puts and fetches
+	saves chan scheduler.Action // from the driver, under its lock: Save and StopSave
+	tasks sync.WaitGroup        // puts and fetches
 	// registered is Deps.Registered.
 	registered func(ctx context.Context, worker string, kvAddresses ...string) error
 
@@ -76,7 +76,7 @@ func newStoring(cfg Config, deps Deps, sender *kvtransfer.Sender) (*storing, err
 		watch: deps.Stores, registered: deps.Registered, receiver: receiver, metrics: counted, logger: deps.Logger,
 		// Each save sends two events at most, its begin and a stop, and those of ended saves may
 		// still be queued.
-		saves:   make(chan offload.Event, 8*(cfg.StorePuts+1)),
+		saves:   make(chan scheduler.Action, 8*(cfg.StorePuts+1)),
 		waiting: make(map[scheduler.SequenceID]chan<- offload.Answer),
 		fetches: make(map[scheduler.SequenceID]context.CancelFunc), puts: make(map[scheduler.SaveID]*saving),
 	}
@@ -94,17 +94,11 @@ func newStoring(cfg Config, deps Deps, sender *kvtransfer.Sender) (*storing, err
 // saving sends the worker's saves to the stores. A nil *storing drops them.
 func (s *storing) saving(cfg workerdriver.MemberConfig) workerdriver.MemberConfig {
 	if s != nil {
-		cfg.Save = func(save scheduler.Save) { s.saves <- offered{Save: offload.Save{ID: save.ID}, save: save} }
-		cfg.StopSave = func(id scheduler.SaveID) { s.saves <- offload.StopSave{ID: id} }
+		cfg.Save = func(save scheduler.Save) { s.saves <- save }
+		cfg.StopSave = func(id scheduler.SaveID) { s.saves <- scheduler.StopSave{ID: id} }
 		cfg.Transfers = s.count
 	}
 	return cfg
-}
-
-// offered is a Save on its way to the loop.
-type offered struct {
-	offload.Save
-	save scheduler.Save
 }
 
 // count is the number of running fetches.
@@ -124,8 +118,8 @@ func (s *storing) run(ctx context.Context) error {
 	beside.Go(func() { s.loop.Run(ended, func() { s.loop.Handle(offload.Tick{}) }) })
 	for ctx.Err() == nil {
 		select {
-		case event := <-s.saves:
-			s.offer(event)
+		case action := <-s.saves:
+			s.offer(action)
 		case <-ctx.Done():
 		}
 	}
@@ -145,8 +139,8 @@ func (s *storing) close() {
 	s.loop.Unlock()
 	for {
 		select {
-		case event := <-s.saves:
-			s.offer(event)
+		case action := <-s.saves:
+			s.offer(action)
 			continue
 		case <-idle:
 		}
@@ -155,18 +149,18 @@ func (s *storing) close() {
 	}
 }
 
-// offer handles an event of the driver about a save.
-func (s *storing) offer(event offload.Event) {
-	o, begins := event.(offered)
-	if !begins {
-		s.loop.Handle(event)
-		return
+// offer carries out what the driver asks about a save.
+func (s *storing) offer(action scheduler.Action) {
+	switch a := action.(type) {
+	case scheduler.StopSave:
+		s.loop.Handle(offload.StopSave{ID: a.ID})
+	case scheduler.Save:
+		first := s.driver.BlockHashes(a.Salt, a.Tokens[:len(a.Tokens)/len(a.Blocks)])[0]
+		s.loop.Lock()
+		defer s.loop.Unlock()
+		s.puts[a.ID] = &saving{save: a, until: time.Now().Add(offload.PutTimeout)}
+		s.loop.Step(offload.Save{ID: a.ID, First: first})
 	}
-	first := s.driver.BlockHashes(o.save.Salt, o.save.Tokens[:len(o.save.Tokens)/len(o.save.Blocks)])[0]
-	s.loop.Lock()
-	defer s.loop.Unlock()
-	s.puts[o.save.ID] = &saving{save: o.save, until: time.Now().Add(offload.PutTimeout)}
-	s.loop.Step(offload.Save{ID: o.save.ID, First: first})
 }
 
 // known updates the list of stores.
