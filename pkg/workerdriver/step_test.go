@@ -116,7 +116,8 @@ func TestStepsAreStartedAhead(t *testing.T) {
 	})
 }
 
-// TestStartedStepIsWaitedFor when the driver ends: its engine can be closed then.
+// TestStartedStepIsWaitedFor when the driver ends: its engine can be closed then. Its sequences end,
+// and what comes later fails.
 func TestStartedStepIsWaitedFor(t *testing.T) {
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {
@@ -129,6 +130,12 @@ func TestStartedStepIsWaitedFor(t *testing.T) {
 			stop()
 			if started, waited := e.started.Load(), e.waited.Load(); started == 0 || started != waited {
 				t.Errorf("%d steps started, %d waited for", started, waited)
+			}
+			var ran, late result
+			ran.read(t, s, false)
+			late.read(t, d.Submit(scheduler.Request{ID: 2, Tokens: prompt(9), MaxTokens: 100}), false)
+			if late.finished == nil || late.finished.Reason != scheduler.Failed || d.Remaining() > 0 {
+				t.Errorf("what comes when the driver has ended: %+v, %d sequences are left", late, d.Remaining())
 			}
 		})
 	}
