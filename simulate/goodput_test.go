@@ -10,7 +10,9 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/simulate"
 )
 
 // mix is traffic and what its requests want.
@@ -99,40 +101,70 @@ func TestOverloadIsRefused(t *testing.T) {
 	}
 }
 
+// ofTenants gives the requests of a source to as many tenants, in turns.
+type ofTenants struct {
+	workload.Source
+	tenants, next int
+}
+
+func (o *ofTenants) Next() (*workload.Request, error) {
+	r, err := o.Source.Next()
+	if err == nil {
+		r.Tenant = fmt.Sprint(o.next % o.tenants)
+		o.next++
+	}
+	return r, err
+}
+
 // However much is too much, long requests are not refused so often that the longest quarter gets less than
-// half of the mean.
+// half of the mean, whether one tenant sends all or many send one at a time.
 func TestLongRequestsAreServedInOverload(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long, and of one goroutine")
 	}
+	const lasts = 10 * time.Second
 	for name, m := range map[string]mix{
 		"wide":   {prompt: "lognormal:500,500", output: "lognormal:100,80", ttft: time.Second, tpot: 40 * time.Millisecond, rate: 50},
 		"narrow": {prompt: "lognormal:128,64", output: "lognormal:64,32", ttft: 500 * time.Millisecond, tpot: 30 * time.Millisecond, rate: 156},
 	} {
-		for _, times := range []float64{2, 3, 10} {
-			t.Run(fmt.Sprintf("%s, %.0f times", name, times), func(t *testing.T) {
-				t.Parallel()
-				c := config(2, 2)
-				c.TTFT, c.TPOT = m.ttft, m.tpot
-				for _, w := range c.Workers {
-					w.Profile, w.MaxSequences = stepTime.Profile(), 64
-				}
-				records := run(t, c, m.rate*times, 10*time.Second, "--prompt-tokens="+m.prompt, "--output-tokens="+m.output, "--context-tokens=4096", "--seed=5").Records
-				slices.SortStableFunc(records, func(a, b *record.Record) int { return cmp.Compare(a.Asked, b.Asked) })
-				completed := func(of []*record.Record) float64 {
-					n := 0
-					for _, r := range of {
-						if r.Outcome == record.Completed {
-							n++
-						}
+		for _, tenants := range []int{1, 500} {
+			for _, times := range []float64{2, 3, 10} {
+				t.Run(fmt.Sprintf("%s, %d tenants, %.0f times", name, tenants, times), func(t *testing.T) {
+					t.Parallel()
+					c := config(2, 2)
+					c.TTFT, c.TPOT = m.ttft, m.tpot
+					for _, w := range c.Workers {
+						w.Profile, w.MaxSequences = stepTime.Profile(), 64
 					}
-					return float64(n) / float64(len(of))
-				}
-				all, longest := completed(records), completed(records[len(records)*3/4:])
-				if all > 0.8 || longest < all/2 {
-					t.Errorf("of the longest quarter %.3f are served, and %.3f of all", longest, all)
-				}
-			})
+					cluster, err := simulate.New(c)
+					if err != nil {
+						t.Fatal(err)
+					}
+					from := source(t, m.rate*times, lasts, "--prompt-tokens="+m.prompt, "--output-tokens="+m.output, "--context-tokens=4096", "--seed=5")
+					got, err := cluster.Run(simulate.Load{
+						Source: &ofTenants{Source: from, tenants: tenants}, Offered: m.rate * times, Duration: lasts,
+						RequestTimeout: time.Minute, DrainTimeout: 30 * time.Second,
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+					records := got.Records
+					slices.SortStableFunc(records, func(a, b *record.Record) int { return cmp.Compare(a.Asked, b.Asked) })
+					completed := func(of []*record.Record) float64 {
+						n := 0
+						for _, r := range of {
+							if r.Outcome == record.Completed {
+								n++
+							}
+						}
+						return float64(n) / float64(len(of))
+					}
+					all, longest := completed(records), completed(records[len(records)*3/4:])
+					if all > 0.8 || longest < all/2 {
+						t.Errorf("of the longest quarter %.3f are served, and %.3f of all", longest, all)
+					}
+				})
+			}
 		}
 	}
 }

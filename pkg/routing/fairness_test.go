@@ -450,3 +450,59 @@ func TestDebtsEndOnceNobodyWaits(t *testing.T) {
 		t.Errorf("of %v, %d are of who owed something once", sent[before:], of)
 	}
 }
+
+// A tenant that sends more long prompts than can be in time gets others' short ones refused no more than
+// without it: what is let in of its own ones says nothing of theirs.
+func TestLongPromptsOfOneTenantKeepNobodyOut(t *testing.T) {
+	b := newBench(t, func(c *routing.Config) { c.QueueLimit, c.TenantMaxRequests = 1000, 1000 }, large("d1"))
+	b.do(load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.BlocksFree, r.BlocksTotal = 1<<16, 1<<16 }))
+	ask := func(tenant string, tokens int) routing.Refusal {
+		r := b.request(agg, tokens)
+		r.Tenant, r.TTFT = tenant, time.Second
+		_, refusal, _ := b.arrive(r)
+		return refusal
+	}
+	refused := map[int]int{}
+	for range 200 {
+		for _, tokens := range []int{100, 100, 100, 6000} { // 10 ms and 600 ms
+			if ask("flood", tokens).Reason != "" {
+				refused[tokens]++
+			}
+		}
+	}
+	if refused[6000] < 190 || refused[100] < 500 {
+		t.Fatalf("refused: %v", refused)
+	}
+	if refusal := ask("other", 100); refusal.Reason != "" {
+		t.Errorf("another tenant's is refused: %+v", refusal)
+	}
+}
+
+// Long prompts that are refused for the time of a token have no short ones refused for their first token.
+func TestTokensInTimeAreNoMatterOfLength(t *testing.T) {
+	b := newBench(t, nil, large("d1"))
+	b.do(load("d1", controlv1.Role_ROLE_DECODE, nil))
+	b.arrive(b.request(agg, 100)) // it runs all the time: what is known of a level goes with its last request
+	for i := range 400 {
+		r := b.request(agg, 100)
+		r.TTFT, r.TPOT = time.Second, time.Second
+		waiting, long := uint64(7000), i%4 == 3
+		if long {
+			r.Tokens, r.TPOT, waiting = 4000, time.Millisecond, 5000
+		}
+		b.do(load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) {
+			r.BlocksFree, r.BlocksTotal, r.WaitingTokens, r.WaitingSequences = 1<<16, 1<<16, waiting, 1
+		}))
+		d, refusal, answered := b.arrive(r)
+		if (refusal.Reason != "") != long {
+			t.Fatalf("request %d of %d tokens: %+v", i, r.Tokens, refusal)
+		}
+		if !answered {
+			b.do(routing.Cancelled{ID: r.ID})
+		} else if d.ID != "" {
+			b.do(routing.PromptDone{ID: d.ID})
+			b.do(routing.Ended{ID: d.ID})
+		}
+		b.now = b.now.Add(100 * time.Millisecond)
+	}
+}

@@ -16,7 +16,7 @@ import (
 // misses says whether the request's objective is out of reach on the workers
 // chosen, where so much of others goes before it. A worker that has measured nothing
 // yet is given the benefit of the doubt.
-func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64) (_ Refusal, missed bool) {
+func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64) (Refusal, bool) {
 	now, e, r := s.now, s.entry, s.request
 	if r.Attempt > 0 {
 		return Refusal{}, false
@@ -37,21 +37,25 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 			fmt.Sprintf("predicted %s %s exceeds %s %s; %s", what, predicted.Round(time.Microsecond), limits, limit, advice), max(retry, time.Second)}, true
 	}
 	first, fresh := cmp.Or(prefill, decode), e.workMs == 0 // who was let in is not refused for a doubt
+	judged := func(bool) {}
 	if limit, _ := e.objective(&first.cost); limit > 0 {
 		predicted, queue, always := now.Sub(r.Arrived), time.Duration(0), false
 		if first.measured {
 			predicted, queue = s.late(&first.cost, aheadMs), durationOf(first.queueMs+aheadMs)
 			always = first.idle && queue == 0 || durationOf(first.prefillMs) > limit // without others too
 		}
-		if first.measured && fresh && !always {
-			fared := &rt.queue.shares[e.levelKey()].tenants[r.Tenant].lengths
-			s.longerMs = fared.takenMs(first.prefillMs, milliseconds(limit)) - first.prefillMs
-			defer func() { fared.judged(first.prefillMs, !missed) }()
+		if level := rt.queue.shares[e.levelKey()]; first.measured && fresh && !always {
+			if !level.hasFew(r.Tenant) {
+				s.longerMs = level.lengths.takenMs(first.prefillMs, milliseconds(limit)) - first.prefillMs
+			}
+			judged = func(admitted bool) { level.lengths.judged(first.prefillMs, admitted) }
 		}
 		switch longer := predicted + durationOf(s.longerMs); {
 		case predicted > limit:
+			judged(false)
 			return late("time to first token", "ttft", always, predicted, limit, queue)
 		case longer > limit:
+			judged(false)
 			return late("time to first token of a longer prompt, of which too many are refused,", "ttft", false, longer, limit, queue)
 		}
 	}
@@ -68,6 +72,7 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 			return late("time per output token", "tpot", durationOf(decode.aloneMs) > limit, predicted, limit, 0)
 		}
 	}
+	judged(true)
 	return Refusal{}, false
 }
 

@@ -19,6 +19,8 @@ type shares struct {
 	// begins there, and gets nothing for the time that it was away.
 	virtualTime float64
 	waiting     int // requests
+	running     int // those that are not charged for their answers yet
+	lengths     lengths
 }
 
 const owingMost = 1024
@@ -27,7 +29,6 @@ type tenantShare struct {
 	served  float64
 	waiting int // requests
 	running int // those that are not charged for their answers yet
-	lengths lengths
 }
 
 // wait counts a request in that waits.
@@ -54,16 +55,24 @@ func (s *shares) leave(tenant string) {
 	s.drop(tenant)
 }
 
+// hasFew reports whether a tenant has less than half as many requests as others have on average.
+func (s *shares) hasFew(tenant string) bool {
+	t := s.tenants[tenant]
+	return 2*(t.waiting+t.running)*len(s.tenants) < s.waiting+s.running
+}
+
 // send charges a tenant that waits for a request that goes now.
 func (s *shares) send(tenant string, tokens int) {
 	t := s.tenants[tenant]
 	s.virtualTime = max(s.virtualTime, t.served)
 	t.served += float64(tokens)
 	t.running++
+	s.running++
 }
 
 // begin counts in a hedged attempt of a request that was sent.
 func (s *shares) begin(tenant string) {
+	s.running++
 	if t := s.tenants[tenant]; t != nil {
 		t.running++
 		return
@@ -77,6 +86,7 @@ func (s *shares) end(tenant string, tokens int) {
 	t := s.tenants[tenant]
 	t.served += float64(tokens)
 	t.running--
+	s.running--
 	s.drop(tenant)
 }
 
