@@ -11,7 +11,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -270,6 +272,85 @@ func TestProviderRotatesItsKeys(t *testing.T) {
 	}
 	if _, got := code(t, a, "Bearer "+p.token(t, nil), auth.Generate); got != codes.OK {
 		t.Errorf("without the provider: %s", got)
+	}
+}
+
+// slowProvider answers from files, once the test lets it.
+type slowProvider struct {
+	folder string
+	asked  chan struct{} // gets an element, and one is taken from answer, before keys are sent
+	answer chan struct{}
+}
+
+func (p slowProvider) RoundTrip(r *http.Request) (*http.Response, error) {
+	name := filepath.Base(r.URL.Path)
+	if name == "keys.json" {
+		p.asked <- struct{}{}
+		<-p.answer
+	}
+	file, err := os.Open(filepath.Join(p.folder, name))
+	return &http.Response{StatusCode: http.StatusOK, Body: file}, err
+}
+
+// A token that is signed with a new key waits while the provider's keys are read for another call, or
+// because it is time, and is let in then.
+func TestTokensWaitForKeys(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		first func(t *testing.T, call func() codes.Code) // has the provider be asked
+	}{
+		{"because it is time", func(*testing.T, func() codes.Code) { <-time.After(auth.KeysEvery) }},
+		{"for another call", func(t *testing.T, call func() codes.Code) {
+			<-time.After(auth.KeysEvery / 2)
+			go func() {
+				if got := call(); got != codes.OK {
+					t.Errorf("the first call: %s", got)
+				}
+			}()
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				slow := slowProvider{t.TempDir(), make(chan struct{}), make(chan struct{})}
+				defer auth.AskThrough(slow)()
+				p := &identityProvider{folder: slow.folder, issuer: "https://id.example.com"}
+				p.write(t, "openid-configuration", map[string]string{"issuer": p.issuer, "jwks_uri": p.issuer + "/keys.json"})
+				p.rotate(t, "one")
+				a := auth.New(auth.Options{Config: auth.Config{OIDC: p.issuer, Audience: "tandem", TenantClaim: "tenant"}})
+				ctx, cancel := context.WithCancel(t.Context())
+				var running sync.WaitGroup
+				running.Go(func() { a.Run(ctx) })
+				defer running.Wait()
+				defer cancel()
+				<-slow.asked
+				slow.answer <- struct{}{}
+				synctest.Wait()
+				p.rotate(t, "two")
+				token := p.token(t, nil)
+				call := func() codes.Code {
+					_, got := code(t, a, "Bearer "+token, auth.Generate)
+					return got
+				}
+				c.first(t, call)
+				<-slow.asked
+				running.Go(func() {
+					if got := call(); got != codes.OK {
+						t.Errorf("a call meanwhile: %s", got)
+					}
+				})
+				gone, leave := context.WithCancel(ctx)
+				left := make(chan struct{})
+				go func() {
+					defer close(left)
+					_, _ = a.Authenticate(gone, "Bearer "+token, auth.Generate)
+				}()
+				synctest.Wait()
+				leave()
+				<-left // though the provider has not answered
+				slow.answer <- struct{}{}
+				synctest.Wait()
+			})
+		})
 	}
 }
 

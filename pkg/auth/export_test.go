@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"net/http"
 	"time"
 )
 
@@ -13,4 +14,14 @@ func Forget(a *Authenticator) {
 }
 
 // Fetch reads the provider's keys.
-func Fetch(ctx context.Context, a *Authenticator) error { return a.tokens.fetch(ctx) }
+func Fetch(ctx context.Context, a *Authenticator) error { return a.tokens.fetch(ctx, nil) }
+
+// AskThrough has identity providers be asked through a transport, until the function is called that it
+// returns.
+func AskThrough(transport http.RoundTripper) func() {
+	client.Transport = transport
+	return func() { client.Transport = nil }
+}
+
+// KeysEvery is how often the provider's keys are read.
+const KeysEvery = keysEvery

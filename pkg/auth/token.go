@@ -39,11 +39,11 @@ type tokens struct {
 	config Config
 	log    *slog.Logger
 
-	fetching sync.Mutex // held while the provider's keys are read
+	fetching chan struct{} // has an element while the provider's keys are read
 
 	mu       sync.Mutex
 	provider *provider // nil: not known yet
-	tried    time.Time // when the provider's keys were last asked for
+	tried    time.Time // when the provider last answered, or did not
 	checked  map[[sha256.Size]byte]checked
 }
 
@@ -54,7 +54,9 @@ type checked struct {
 }
 
 func newTokens(c Config, log *slog.Logger) *tokens {
-	return &tokens{config: c, log: log.With(slog.String("oidc", c.OIDC)), checked: make(map[[sha256.Size]byte]checked)}
+	return &tokens{
+		config: c, log: log.With(slog.String("oidc", c.OIDC)), fetching: make(chan struct{}, 1), checked: make(map[[sha256.Size]byte]checked),
+	}
 }
 
 // run reads the provider's keys now and then, until ctx ends. If the provider does not answer,
@@ -62,7 +64,7 @@ func newTokens(c Config, log *slog.Logger) *tokens {
 func (t *tokens) run(ctx context.Context) {
 	for {
 		wait := keysEvery
-		if err := t.fetch(ctx); err != nil && ctx.Err() == nil {
+		if err := t.fetch(ctx, nil); err != nil && ctx.Err() == nil {
 			t.log.Warn("the identity provider's keys cannot be read: using those that are known", slog.Any("error", err))
 			wait = keysLeast
 		}
@@ -76,20 +78,40 @@ func (t *tokens) run(ctx context.Context) {
 	}
 }
 
-// fetch reads the provider's keys.
-func (t *tokens) fetch(ctx context.Context) error {
+// errJustTried says that the provider's keys were asked for a moment ago.
+var errJustTried = errors.New("the identity provider's keys were asked for a moment ago")
+
+// fetch reads the provider's keys, once no other call does. The keys of failed, nil for none, will not
+// do: fetch reads none if others are known by then, and fails with errJustTried soon after it was tried.
+func (t *tokens) fetch(ctx context.Context, failed *provider) error {
+	select {
+	case t.fetching <- struct{}{}:
+		defer func() { <-t.fetching }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if failed != nil {
+		t.mu.Lock()
+		now, tried := t.provider, t.tried
+		t.mu.Unlock()
+		switch {
+		case now != failed:
+			return nil
+		case time.Since(tried) < keysLeast:
+			return errJustTried
+		}
+		ctx = context.WithoutCancel(ctx) // others wait for it, too
+	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	t.mu.Lock()
-	t.tried = time.Now()
-	t.mu.Unlock()
 	p, err := readProvider(ctx, t.config.OIDC)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.tried = time.Now()
 	if err != nil {
 		return err
 	}
 	p.verifier = oidc.NewVerifier(p.issuer, p, &oidc.Config{ClientID: t.config.Audience, SupportedSigningAlgs: names(algorithms)})
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.provider = p
 	clear(t.checked) // a key may be gone
 	return nil
@@ -118,7 +140,7 @@ func (t *tokens) principal(ctx context.Context, token string) (*Principal, error
 		return nil, errUnknownYet
 	}
 	verified, err := provider.verifier.Verify(ctx, token)
-	if err != nil && provider.lacksKey(ctx, token) && t.fetchAgain(ctx) {
+	if err != nil && provider.lacksKey(ctx, token) && t.fetchAgain(ctx, provider) {
 		t.mu.Lock()
 		provider = t.provider
 		t.mu.Unlock()
@@ -142,26 +164,14 @@ func (t *tokens) principal(ctx context.Context, token string) (*Principal, error
 	return principal, nil
 }
 
-// fetchAgain reads the provider's keys for a token that none of them has signed, unless that was
-// done a moment ago, and says whether it did, or another call meanwhile.
-func (t *tokens) fetchAgain(ctx context.Context) bool {
-	began := time.Now()
-	t.fetching.Lock()
-	defer t.fetching.Unlock()
-	t.mu.Lock()
-	tried := t.tried
-	t.mu.Unlock()
-	if tried.After(began) {
-		return true
-	}
-	if time.Since(tried) < keysLeast {
-		return false
-	}
-	if err := t.fetch(context.WithoutCancel(ctx)); err != nil {
+// fetchAgain has other keys than those of a provider, none of which has signed a token; false: there
+// are none.
+func (t *tokens) fetchAgain(ctx context.Context, failed *provider) bool {
+	err := t.fetch(ctx, failed)
+	if err != nil && !errors.Is(err, errJustTried) && ctx.Err() == nil {
 		t.log.Warn("the identity provider's keys cannot be read: using those that are known", slog.Any("error", err))
-		return false
 	}
-	return true
+	return err == nil
 }
 
 // claims are what is read of a token, beside what the verifier reads.
