@@ -11,3 +11,6 @@ var RunWithout = func(number uint64) func(context.Context, io.Reader) (Result, e
 		return run(ctx, in, func(n uint64) bool { return n == number })
 	}
 }
+
+// RequestOf is the request that an event of routing is of; "": it is of none.
+var RequestOf = requestOf

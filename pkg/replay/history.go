@@ -153,6 +153,8 @@ func requestOf(event any) string {
 		return e.ID
 	case routing.PromptDone:
 		return e.ID
+	case routing.Sent:
+		return e.ID
 	case routing.TokensReceived:
 		return e.ID
 	case routing.Ended:

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/eventlog"
 	"github.com/tandem-serving/tandem/pkg/replay"
+	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
 // Every event and action of the cores that are recorded can be written.
@@ -90,5 +91,32 @@ func TestWhatIsToldIsRegistered(t *testing.T) {
 	}
 	if told < 7 {
 		t.Errorf("only %d were found", told)
+	}
+}
+
+// WhatIf knows of each event of routing that names a request that it is of that one.
+func TestEventsOfRequestsAreKnown(t *testing.T) {
+	codecs, err := replay.NewCodecs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := 0
+	for _, of := range codecs[eventlog.KindRouting].Types() {
+		event := reflect.New(of).Elem()
+		if _, is := event.Interface().(routing.Event); !is || of.Kind() != reflect.Struct {
+			continue
+		}
+		id := event.FieldByName("ID")
+		if !id.IsValid() || id.Kind() != reflect.String {
+			continue
+		}
+		known++
+		id.SetString("a")
+		if got := replay.RequestOf(event.Interface()); got != "a" {
+			t.Errorf("a %s of a is of %q", of, got)
+		}
+	}
+	if known < 7 {
+		t.Errorf("only %d were found", known)
 	}
 }
