@@ -2,7 +2,9 @@ package integration_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"sync"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -24,28 +26,8 @@ func TestEtcdRights(t *testing.T) {
 	}
 	t.Cleanup(etcd.Close)
 	operator := membership.Config{Endpoints: []string{etcd.Endpoint()}, TLS: certs("operator")}
-	for range 2 { // it may be called again
-		ctx, cancel := context.WithTimeout(t.Context(), timeout)
-		err := membership.SetRights(ctx, operator, slog.New(slog.DiscardHandler))
-		cancel()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	const workers = "/tandem/v1/workers/"
-	for _, c := range []struct {
-		role         string
-		write, never []string
-		read, hidden string
-	}{
-		{"prefill", []string{workers + "prefill/x"}, []string{workers + "decode/x", workers + "router/x", "/tandem/v1/policy", "/tandem/v1/keys/x", "/other"}, workers + "decode/x", "/tandem/v1/keys/x"},
-		{"decode", []string{workers + "decode/x"}, []string{workers + "prefill/x", "/tandem/v1/policy"}, workers + "prefill/x", "/tandem/v1/keys/x"},
-		{"kvtransfer", []string{workers + "kvtransfer/x"}, []string{workers + "prefill/x"}, workers + "prefill/x", "/other"},
-		{"router", []string{workers + "router/x", "/tandem/v1/policy", "/tandem/v1/keys/x"}, []string{workers + "prefill/x", "/other"}, "/tandem/v1/keys/x", "/other"},
-		{"operator", []string{"/tandem/v1/policy", "/other"}, nil, "/other", ""},
-		{"nats", nil, []string{workers + "prefill/x"}, "", workers + "prefill/x"},
-	} {
-		source, err := identity.Open(certs(c.role), nil)
+	connect := func(role string) *clientv3.Client {
+		source, err := identity.Open(certs(role), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +35,60 @@ func TestEtcdRights(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		t.Cleanup(func() { _ = client.Close() })
+		return client
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	set := func() {
+		t.Helper()
+		if err := membership.SetRights(ctx, operator, slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set()
+	// Called again, it takes away what a role has besides.
+	admin := connect("operator")
+	_, err = admin.RoleGrantPermission(ctx, "prefill", "/other", "", clientv3.PermissionType(clientv3.PermReadWrite))
+	_, err2 := admin.UserGrantRole(ctx, "decode", "root")
+	if err := errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	set()
+	// It disturbs no part.
+	router := connect("router")
+	ended := make(chan struct{})
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		for i := 0; ; i++ {
+			if _, err := router.Get(ctx, "/tandem/v1/keys/x"); err != nil {
+				t.Errorf("while the rights are set again: read %d: %v", i, err)
+				return
+			}
+			select {
+			case <-ended:
+				return
+			default:
+			}
+		}
+	})
+	set()
+	close(ended)
+	reading.Wait()
+	const workers = "/tandem/v1/workers/"
+	for _, c := range []struct {
+		role         string
+		write, never []string
+		read, hidden string
+	}{
+		{"prefill", []string{workers + "prefill/x"}, []string{workers + "decode/x", workers + "router/x", "/tandem/v1/policy", "/tandem/v1/keys/x", "/other"}, workers + "decode/x", "/tandem/v1/keys/x"},
+		{"decode", []string{workers + "decode/x"}, []string{workers + "prefill/x", "/tandem/v1/policy", "/other"}, workers + "prefill/x", "/tandem/v1/keys/x"},
+		{"kvtransfer", []string{workers + "kvtransfer/x"}, []string{workers + "prefill/x"}, workers + "prefill/x", "/other"},
+		{"router", []string{workers + "router/x", "/tandem/v1/policy", "/tandem/v1/keys/x"}, []string{workers + "prefill/x", "/other"}, "/tandem/v1/keys/x", "/other"},
+		{"operator", []string{"/tandem/v1/policy", "/other"}, nil, "/other", ""},
+		{"nats", nil, []string{workers + "prefill/x"}, "", workers + "prefill/x"},
+	} {
+		client := connect(c.role)
 		for _, key := range c.write {
 			if _, err := client.Put(ctx, key, "x"); err != nil {
 				t.Errorf("%s writes %s: %v", c.role, key, err)
@@ -74,12 +109,9 @@ func TestEtcdRights(t *testing.T) {
 				t.Errorf("%s may read %s", c.role, c.hidden)
 			}
 		}
-		cancel()
-		_ = client.Close()
 	}
 	// A part finds its way with these rights.
 	for _, role := range []string{"router", "prefill"} {
-		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		members, err := membership.Connect(ctx, membership.Config{Endpoints: []string{etcd.Endpoint()}, TLS: certs(role)}, testLogger(t))
 		if err != nil {
 			t.Fatal(err)
@@ -90,6 +122,5 @@ func TestEtcdRights(t *testing.T) {
 		}
 		_ = members.Close()
 		stop()
-		cancel()
 	}
 }

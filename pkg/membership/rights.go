@@ -42,7 +42,7 @@ const administrator = "root"
 
 // SetRights has etcd ask everybody who they are and let them do no more than they need. Users
 // are known by the common names of their certificates, which are their roles. It may be called
-// again, by an operator: another version may need other rights.
+// again, by an operator, while the mesh runs: another version may need other rights.
 func SetRights(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -66,9 +66,10 @@ func SetRights(ctx context.Context, cfg Config, log *slog.Logger) error {
 	return nil
 }
 
-// addUser makes a user whose rights are exactly these; one without any is an administrator.
+// addUser makes a user whose rights are exactly these; one without any is an administrator. It changes
+// only what differs, and takes nothing away before all is given: the mesh may run.
 func addUser(ctx context.Context, client *clientv3.Client, name identity.Role, rights []right) error {
-	role := string(name)
+	user, role := string(name), string(name)
 	if len(rights) == 0 {
 		role = administrator
 	}
@@ -76,26 +77,53 @@ func addUser(ctx context.Context, client *clientv3.Client, name identity.Role, r
 	if err != nil && !errors.Is(err, rpctypes.ErrRoleAlreadyExist) {
 		return err
 	}
-	has, err := client.RoleGet(ctx, role)
+	if err := setPermissions(ctx, client, role, rights); err != nil {
+		return err
+	}
+	_, err = client.UserAddWithOptions(ctx, user, "", &clientv3.UserAddOptions{NoPassword: true})
+	if err != nil && !errors.Is(err, rpctypes.ErrUserAlreadyExist) {
+		return err
+	}
+	if _, err := client.UserGrantRole(ctx, user, role); err != nil {
+		return err
+	}
+	has, err := client.UserGet(ctx, user)
 	if err != nil {
 		return err
 	}
-	for _, had := range has.Perm {
-		if len(rights) > 0 {
-			if _, err := client.RoleRevokePermission(ctx, role, string(had.Key), string(had.RangeEnd)); err != nil {
+	for _, had := range has.Roles {
+		if had != role {
+			if _, err := client.UserRevokeRole(ctx, user, had); err != nil {
 				return err
 			}
 		}
 	}
+	return nil
+}
+
+// setPermissions has a role have these rights and no others, or whatever it has without any.
+func setPermissions(ctx context.Context, client *clientv3.Client, role string, rights []right) error {
+	has, err := client.RoleGet(ctx, role)
+	if err != nil || len(rights) == 0 {
+		return err
+	}
+	excess := make(map[[2]string]clientv3.PermissionType) // by key and end of its range
+	for _, had := range has.Perm {
+		excess[[2]string{string(had.Key), string(had.RangeEnd)}] = clientv3.PermissionType(had.PermType)
+	}
 	for _, r := range rights {
-		if _, err := client.RoleGrantPermission(ctx, role, r.prefix, clientv3.GetPrefixRangeEnd(r.prefix), r.kind); err != nil {
+		keys := [2]string{r.prefix, clientv3.GetPrefixRangeEnd(r.prefix)}
+		if kind, had := excess[keys]; !had || kind != r.kind {
+			if _, err := client.RoleGrantPermission(ctx, role, keys[0], keys[1], r.kind); err != nil {
+				return err
+			}
+		}
+		delete(excess, keys)
+	}
+	for keys := range excess {
+		if _, err := client.RoleRevokePermission(ctx, role, keys[0], keys[1]); err != nil {
 			return err
 		}
 	}
-	_, err = client.UserAddWithOptions(ctx, string(name), "", &clientv3.UserAddOptions{NoPassword: true})
-	if err != nil && !errors.Is(err, rpctypes.ErrUserAlreadyExist) {
-		return err
-	}
-	_, err = client.UserGrantRole(ctx, string(name), role)
-	return err
+	return nil
 }
