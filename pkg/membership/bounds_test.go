@@ -98,7 +98,7 @@ func TestWatchOfTooManyWorkers(t *testing.T) {
 			t.Errorf("said %d times, want once a listing", got)
 		}
 		for i := range 7 {
-			b.store.Delete(membership.WorkerKey(controlv1.Role_ROLE_DECODE, id(i)))
+			b.store.DeleteNow(membership.WorkerKey(controlv1.Role_ROLE_DECODE, id(i)))
 		}
 		b.pass(5 * time.Second)
 		has(true, "z")

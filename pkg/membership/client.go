@@ -168,7 +168,7 @@ func (c *Client) Await(ctx context.Context) error {
 
 func unreachable(cfg Config, err error) error {
 	at := strings.Join(cfg.Endpoints, ", ")
-	if errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, errNoAnswer) || errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("cannot reach etcd at %s", at)
 	}
 	return fmt.Errorf("cannot use the etcd at %s: %s", at, strings.Join(strings.Fields(err.Error()), " "))
@@ -215,24 +215,28 @@ func (c *Client) SetPolicy(ctx context.Context, policy *controlv1.Policy, ifRevi
 		revision, err = c.store.Put(ctx, policyKey, value, 0, ifRevision)
 		return err
 	})
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		return 0, errors.New("etcd does not answer: try again once it does")
-	}
 	if err != nil {
 		return 0, fmt.Errorf("set policy: %w", err)
 	}
 	return revision, nil
 }
 
-// bounded calls request with the configured timeout.
+// errNoAnswer says that etcd did not answer within Config.RequestTimeout.
+var errNoAnswer = errors.New("etcd does not answer: try again once it does")
+
+// bounded calls request with the configured timeout. Its error is errNoAnswer once that is over.
 func (c *Client) bounded(ctx context.Context, request func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
+	within, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
 	defer cancel()
 	defer context.AfterFunc(c.there, cancel)()
-	if err := request(ctx); c.there.Err() == nil {
-		return err
+	err := request(within)
+	switch {
+	case c.there.Err() != nil:
+		return errAbandoned
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+		return errNoAnswer
 	}
-	return errAbandoned
+	return err
 }
 
 // sleep waits and says whether ctx is still alive.

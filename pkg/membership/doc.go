@@ -1,5 +1,5 @@
 // Package membership keeps in etcd which workers exist, each with a record under a lease,
-// and the policy that operators set.
+// the policy that operators set, and clients' API keys, of which it has hashes alone.
 //
 // A Member is a part's own membership, in any role: it joins, describes itself, drains and
 // leaves, and answers the Worker service. A Registration keeps its record.
@@ -8,6 +8,7 @@
 //
 //	/tandem/v1/workers/{router|prefill|decode|kvtransfer}/{worker id}
 //	/tandem/v1/policy
+//	/tandem/v1/keys/{id of an API key}
 //
 // Values are protobuf JSON. Worker ids are path-escaped, so that a slash in one
 // does not look like another level.
@@ -46,8 +47,8 @@
 // # Goroutines
 //
 // Each Registration has one, which Registration.Close or Client.Close ends and waits for. A
-// Member has none: its Run uses the caller's. Watch and WatchPolicy run in the caller's
-// goroutine and call notify from it. Those of a LastView have one more, to write the file and
+// Member has none: its Run uses the caller's. Watch, WatchPolicy and WatchKeys run in the
+// caller's goroutine and call notify from it. Those of a LastView have one more, to write the file and
 // to follow the policy, which ends with them. Client.Close ends the goroutines of the etcd
 // client.
 package membership

@@ -151,12 +151,21 @@ func (e *etcd) Put(ctx context.Context, key string, value []byte, lease, ifRevis
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		return 0, fmt.Errorf("write %s: %w", key, ErrLeaseNotFound)
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return 0, fmt.Errorf("write %s: %w", key, ErrNoSpace)
 	case err != nil:
 		return 0, fmt.Errorf("write %s: %w", key, err)
 	case !response.Succeeded:
 		return 0, fmt.Errorf("write %s: %w", key, ErrConflict)
 	}
 	return response.Header.GetRevision(), nil
+}
+
+func (e *etcd) Delete(ctx context.Context, key string) error {
+	if _, err := e.client.Delete(ctx, key); err != nil {
+		return fmt.Errorf("remove %s: %w", key, err)
+	}
+	return nil
 }
 
 func (e *etcd) Watch(ctx context.Context, prefix string, afterRevision int64) <-chan Batch {
@@ -194,6 +203,9 @@ func entryOf(kv *mvccpb.KeyValue) Entry {
 func (e *etcd) Grant(ctx context.Context, ttl time.Duration) (int64, time.Duration, error) {
 	seconds := int64((ttl + time.Second - 1) / time.Second)
 	response, err := e.client.Grant(ctx, seconds)
+	if errors.Is(err, rpctypes.ErrNoSpace) {
+		err = ErrNoSpace
+	}
 	if err != nil {
 		return 0, 0, fmt.Errorf("get a lease: %w", err)
 	}

@@ -111,7 +111,8 @@ func (c *Client) ListKeys(ctx context.Context) (keys []*controlv1.ApiKey, err er
 }
 
 // RevokeKey revokes the API key with this id, or the only one whose id begins so, and returns its
-// whole id; ErrNoKey: there is none, or there are several. One that is revoked stays so.
+// whole id; ErrNoKey: there is none, or there are several. One that is revoked stays so, and is listed
+// for revokedKept more, or if etcd is full, no more.
 func (c *Client) RevokeKey(ctx context.Context, id string) (string, error) {
 	entries, err := c.keyEntries(ctx, id)
 	if err != nil {
@@ -136,13 +137,23 @@ func (c *Client) RevokeKey(ctx context.Context, id string) (string, error) {
 	key = proto.CloneOf(key)
 	key.Revoked = timestamppb.Now()
 	var lease int64
-	if err := c.bounded(ctx, func(ctx context.Context) (err error) {
+	err = c.bounded(ctx, func(ctx context.Context) (err error) {
 		lease, _, err = c.leases.Grant(ctx, revokedKept)
 		return err
-	}); err != nil {
+	})
+	if err == nil {
+		err = c.putKey(ctx, key, lease, AnyRevision)
+	}
+	if errors.Is(err, ErrNoSpace) { // which takes nothing but removals
+		err = c.bounded(ctx, func(ctx context.Context) error { return c.store.Delete(ctx, entries[0].Key) })
+		if err == nil {
+			c.log.Warn("etcd has no space left: the key that was revoked is removed, and is not listed any more", slog.String("id", key.GetId()))
+		}
+	}
+	if err != nil {
 		return "", fmt.Errorf("revoke key: %w", err)
 	}
-	return key.GetId(), c.putKey(ctx, key, lease, AnyRevision)
+	return key.GetId(), nil
 }
 
 func (c *Client) keyEntries(ctx context.Context, id string) ([]Entry, error) {
@@ -159,12 +170,8 @@ func (c *Client) putKey(ctx context.Context, key *controlv1.ApiKey, lease, ifRev
 	if err != nil {
 		return fmt.Errorf("keep key: %w", err)
 	}
-	err = c.bounded(ctx, func(ctx context.Context) error {
+	return c.bounded(ctx, func(ctx context.Context) error {
 		_, err := c.store.Put(ctx, keysPrefix+key.GetId(), value, lease, ifRevision)
 		return err
 	})
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		return errors.New("etcd does not answer: try again once it does")
-	}
-	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -91,6 +92,38 @@ func TestKeys(t *testing.T) {
 		}
 		if valid, _ := seen.is("aaaa"); !valid {
 			t.Error("a key that is valid is forgotten")
+		}
+	})
+}
+
+// Without etcd a key is neither listed nor revoked, and the error says what to do; an etcd that is full
+// lets it be revoked.
+func TestKeysOfAnEtcdInTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membershiptest.NewStore()
+		client := membership.New(store, store, membership.Config{Endpoints: []string{"http://etcd"}}, slog.New(slog.DiscardHandler))
+		if err := client.CreateKey(t.Context(), &controlv1.ApiKey{Id: "aaaa"}); err != nil {
+			t.Fatal(err)
+		}
+		store.Down()
+		_, listed := client.ListKeys(t.Context())
+		_, revoked := client.RevokeKey(t.Context(), "aaaa")
+		created := client.CreateKey(t.Context(), &controlv1.ApiKey{Id: "bbbb"})
+		for _, err := range []error{listed, revoked, created} {
+			if err == nil || !strings.HasSuffix(err.Error(), "etcd does not answer: try again once it does") || strings.Contains(err.Error(), "deadline") {
+				t.Errorf("without etcd: %v", err)
+			}
+		}
+		store.Up()
+		store.Fill()
+		if err := client.CreateKey(t.Context(), &controlv1.ApiKey{Id: "bbbb"}); !errors.Is(err, membership.ErrNoSpace) {
+			t.Errorf("create in a full etcd: %v", err)
+		}
+		if id, err := client.RevokeKey(t.Context(), "aa"); err != nil || id != "aaaa" {
+			t.Errorf("revoke in a full etcd: %q, %v", id, err)
+		}
+		if list, err := client.ListKeys(t.Context()); err != nil || len(list) != 0 {
+			t.Errorf("the key is still there: %v, %v", list, err)
 		}
 	})
 }

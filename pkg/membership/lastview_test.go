@@ -139,7 +139,7 @@ func TestLastViewFromAFile(t *testing.T) {
 		if len(second.said) != 2 {
 			t.Errorf("and then %v", second.said)
 		}
-		b.store.Delete(keyA)
+		b.store.DeleteNow(keyA)
 		b.store.Up()
 		b.pass(5 * time.Second)
 		if len(second.view.Workers) != 1 || !second.view.Live || second.view.Source != membership.SourceEtcd {
@@ -313,7 +313,7 @@ func TestLastViewFileIsBounded(t *testing.T) {
 		if since := saved().GetAsOf().AsTime().Sub(before); since < 30*time.Second {
 			t.Errorf("its age is not kept: %s", since)
 		}
-		b.store.Delete(keyA)
+		b.store.DeleteNow(keyA)
 		b.pass(time.Minute)
 		r.stop()
 		if got := saved(); len(got.GetWorkers()) != 1 {

@@ -149,7 +149,7 @@ func TestRegistrationComesBack(t *testing.T) {
 		within time.Duration
 	}{
 		{"lease lost", func(b *bubble) { b.store.LoseLeases() }, 6 * time.Second},
-		{"record deleted", func(b *bubble) { b.store.Delete(keyA) }, 6 * time.Second},
+		{"record deleted", func(b *bubble) { b.store.DeleteNow(keyA) }, 6 * time.Second},
 		{"record overwritten with nonsense", func(b *bubble) { b.store.Set(keyA, "nonsense") }, 6 * time.Second},
 		{"short absence", func(b *bubble) { b.store.Down(); b.pass(3 * time.Second); b.store.Up() }, time.Second},
 		{"long absence", func(b *bubble) { b.store.Down(); b.pass(30 * time.Second); b.expect(false, 1); b.store.Up() }, time.Second},
@@ -288,7 +288,7 @@ func TestWatchSurvives(t *testing.T) {
 
 		b.store.Deafen(true) // a watch that is stuck while etcd answers
 		write("d", 4)
-		b.store.Delete(keyA)
+		b.store.DeleteNow(keyA)
 		b.pass(5 * time.Second)
 		b.expect(true, 2, 3, 4)
 		b.store.Deafen(false)
@@ -364,7 +364,7 @@ func TestPolicy(t *testing.T) {
 		b.pass(time.Second)
 		second := set(revisions[len(revisions)-1]) // that of the nonsense
 		b.pass(time.Second)
-		b.store.Delete("/tandem/v1/policy")
+		b.store.DeleteNow("/tandem/v1/policy")
 		b.pass(time.Second)
 		empty := &controlv1.Policy{}
 		if !slices.EqualFunc(said, []*controlv1.Policy{empty, three, three, three, empty}, func(a, b *controlv1.Policy) bool { return proto.Equal(a, b) }) {
@@ -374,7 +374,7 @@ func TestPolicy(t *testing.T) {
 			t.Errorf("revisions %v, want 0, %d, between, %d, 0", revisions, first, second)
 		}
 		b.store.Down()
-		if _, err := b.client.SetPolicy(t.Context(), three, membership.AnyRevision); err == nil || err.Error() != "etcd does not answer: try again once it does" {
+		if _, err := b.client.SetPolicy(t.Context(), three, membership.AnyRevision); err == nil || err.Error() != "set policy: etcd does not answer: try again once it does" {
 			t.Errorf("SetPolicy without etcd returned %v", err)
 		}
 		b.store.Up()

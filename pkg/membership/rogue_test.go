@@ -133,7 +133,7 @@ func (r *rogue) act(act string, wait time.Duration) {
 	case "revoke the worker's":
 		r.store.RevokeNow(r.store.Entry(keyA).Lease)
 	case "delete":
-		r.store.Delete(keyA)
+		r.store.DeleteNow(keyA)
 	case "lose leases":
 		r.store.LoseLeases()
 	case "wipe":

@@ -33,8 +33,8 @@ func (s *server) Identify(context.Context, *workerv1.IdentifyRequest) (*workerv1
 	return &workerv1.IdentifyResponse{Record: s.member.record()}, nil
 }
 
-// Drain lets the worker leave and reports what is left, on every change and each
-// second, until nothing is. It fails if the drain is taken back.
+// Drain lets the worker leave and reports what is left, whenever that differs from the last report,
+// until nothing is. It fails if the drain is taken back.
 func (s *server) Drain(request *workerv1.DrainRequest, stream grpc.ServerStreamingServer[workerv1.DrainProgress]) error {
 	if err := s.checkEpoch(request); err != nil {
 		return err

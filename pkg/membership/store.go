@@ -18,8 +18,10 @@ type Store interface {
 	// Put writes a key under a lease (0: none), if the key's modification
 	// revision is still the given one (0: it does not exist; AnyRevision:
 	// whatever is there), and returns the new one. ErrConflict says that it was
-	// another; ErrLeaseNotFound that the lease is gone.
+	// another; ErrLeaseNotFound that the lease is gone; ErrNoSpace that the store is full.
 	Put(ctx context.Context, key string, value []byte, lease, ifRevision int64) (int64, error)
+	// Delete removes a key, if it is there.
+	Delete(ctx context.Context, key string) error
 	// Watch sends what happens to keys with the prefix after a revision, until
 	// the context ends or the watch fails: then the last batch has an error and
 	// the channel is closed.
@@ -30,7 +32,7 @@ type Store interface {
 // their context. It is safe for concurrent use.
 type Leases interface {
 	// Grant makes a lease and returns its id and the time it lives, which etcd
-	// may choose longer than asked for.
+	// may choose longer than asked for. ErrNoSpace says that the store is full.
 	Grant(ctx context.Context, ttl time.Duration) (int64, time.Duration, error)
 	// Renew gives a lease its whole time again. ErrLeaseNotFound says that it is
 	// gone.
@@ -48,6 +50,9 @@ var (
 	ErrConflict = errors.New("another client changed the key")
 	// ErrLeaseNotFound says that a lease has expired or was revoked.
 	ErrLeaseNotFound = errors.New("the lease is gone")
+	// ErrNoSpace says that etcd takes nothing but removals, until an operator makes space and
+	// disarms its alarm.
+	ErrNoSpace = errors.New("etcd has no space left: make some, and disarm its alarm NOSPACE")
 )
 
 // Entry is one key.

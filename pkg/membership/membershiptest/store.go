@@ -31,6 +31,7 @@ type Store struct {
 	nextLease int64
 	changed   chan struct{} // closed at each change
 	deaf      bool          // watches see nothing
+	full      bool          // only removals are taken
 
 	// Counts of calls that were answered.
 	grants, renewals, puts int
@@ -98,6 +99,13 @@ func (s *Store) Deafen(deaf bool) {
 	s.wake()
 }
 
+// Fill has the store take nothing but removals, through Store and Leases.
+func (s *Store) Fill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.full = true
+}
+
 // LoseLeases ends all leases and removes what is under them.
 func (s *Store) LoseLeases() {
 	s.mu.Lock()
@@ -145,8 +153,8 @@ func (s *Store) RevokeNow(id int64) {
 	s.end(id)
 }
 
-// Delete removes a key as somebody else would.
-func (s *Store) Delete(key string) {
+// DeleteNow removes a key as somebody else would, whether or not the store answers.
+func (s *Store) DeleteNow(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.remove(key)
@@ -217,6 +225,9 @@ func (s *Store) Put(ctx context.Context, key string, value []byte, lease, ifRevi
 		return 0, err
 	}
 	defer s.mu.Unlock()
+	if s.full {
+		return 0, membership.ErrNoSpace
+	}
 	if ifRevision != membership.AnyRevision && s.entries[key].Revision != ifRevision {
 		return 0, membership.ErrConflict
 	}
@@ -225,6 +236,16 @@ func (s *Store) Put(ctx context.Context, key string, value []byte, lease, ifRevi
 	}
 	s.puts++
 	return s.put(key, value, lease), nil
+}
+
+// Delete implements membership.Store.
+func (s *Store) Delete(ctx context.Context, key string) error {
+	if err := s.answer(ctx); err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	s.remove(key)
+	return nil
 }
 
 // Watch implements membership.Store.
@@ -287,6 +308,9 @@ func (s *Store) Grant(ctx context.Context, ttl time.Duration) (int64, time.Durat
 		return 0, 0, err
 	}
 	defer s.mu.Unlock()
+	if s.full {
+		return 0, 0, membership.ErrNoSpace
+	}
 	s.grants++
 	return s.grant(ttl), ttl, nil
 }
