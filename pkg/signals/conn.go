@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tandem-serving/tandem/pkg/identity"
+	"github.com/tandem-serving/tandem/pkg/telemetry/logthrottle"
 )
 
 const (
@@ -32,6 +33,10 @@ const (
 	sendQueue = 1024
 	// closeTimeout bounds the wait for the last signals.
 	closeTimeout = time.Second
+	// sayWhyEvery is how often it is said at most why there is no connection, and sayWhyBurst how many
+	// times more: a first reason, such as a connection that was cut, may hide another.
+	sayWhyEvery = time.Minute
+	sayWhyBurst = 3
 )
 
 // Config says which servers to use.
@@ -68,6 +73,10 @@ type Conn struct {
 	closed   chan struct{} // closed when the NATS client has ended
 	logSlow  sync.Once     // of a slow consumer
 	close    sync.Once
+
+	mu    sync.Mutex // for what follows
+	why   string     // there is no connection, as it was last said
+	whyAt logthrottle.Throttle
 }
 
 // outgoing is a signal on its way.
@@ -92,6 +101,7 @@ func Connect(cfg Config, log *slog.Logger) (*Conn, error) {
 		tracer:   cfg.Tracer,
 		outgoing: make(chan outgoing, sendQueue),
 		closed:   make(chan struct{}),
+		whyAt:    logthrottle.Throttle{Every: sayWhyEvery, Burst: sayWhyBurst},
 	}
 	c.stopping, c.stop = context.WithCancel(context.Background())
 	options, err := cfg.security(log)
@@ -116,7 +126,8 @@ func Connect(cfg Config, log *slog.Logger) (*Conn, error) {
 		nats.ConnectHandler(func(*nats.Conn) { c.up("connected to NATS") }),
 		nats.ReconnectHandler(func(*nats.Conn) { c.up("connected to NATS again") }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { c.down(err) }),
-		nats.ErrorHandler(func(_ *nats.Conn, subscription *nats.Subscription, err error) { c.failed(subscription, err) }),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { c.sayWhy(err) }),
+		nats.ErrorHandler(c.failed),
 		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
 	)...)
 	if err != nil {
@@ -212,6 +223,7 @@ func (c *Conn) publish(signal outgoing) {
 	// what it would still take into its socket from being sent late.
 	if !c.nats.IsConnected() {
 		c.metrics.dropped.WithLabelValues(signal.kind, "disconnected").Inc()
+		c.sayWhy(c.nats.LastError()) // the client reports no handshake that failed
 		return
 	}
 	if err := c.nats.PublishMsg(c.message(signal)); err != nil {
@@ -223,7 +235,25 @@ func (c *Conn) publish(signal outgoing) {
 
 func (c *Conn) up(message string) {
 	c.metrics.connects.Inc()
+	c.mu.Lock()
+	c.why = ""
+	c.mu.Unlock()
 	c.log.Info(message)
+}
+
+// sayWhy logs why there is no connection, unless it has said that.
+func (c *Conn) sayWhy(err error) {
+	if err == nil || errors.Is(err, nats.ErrNoServers) || c.stopping.Err() != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if why := err.Error(); why != c.why {
+		if _, due := c.whyAt.Due(time.Now()); due {
+			c.why = why
+			c.log.Warn("cannot connect to NATS: trying again", slog.Any("error", err))
+		}
+	}
 }
 
 func (c *Conn) down(err error) {
@@ -238,7 +268,7 @@ func (c *Conn) down(err error) {
 }
 
 // failed is told of what goes wrong in the background.
-func (c *Conn) failed(subscription *nats.Subscription, err error) {
+func (c *Conn) failed(connection *nats.Conn, subscription *nats.Subscription, err error) {
 	if errors.Is(err, nats.ErrSlowConsumer) {
 		c.metrics.slow.Inc()
 		if subscription != nil {
@@ -247,6 +277,10 @@ func (c *Conn) failed(subscription *nats.Subscription, err error) {
 					slog.String("subject", subscription.Subject))
 			})
 		}
+		return
+	}
+	if !connection.IsConnected() {
+		c.sayWhy(err)
 		return
 	}
 	if c.stopping.Err() == nil {

@@ -2,11 +2,16 @@ package signals_test
 
 import (
 	"bytes"
+	"crypto/tls"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/tandem-serving/tandem/pkg/signals"
@@ -146,7 +151,84 @@ func TestWithoutNATSNothingBlocksOrFails(t *testing.T) {
 	if dropped != 9002 || sent != 0 {
 		t.Errorf("%v signals were dropped and %v sent, want 9002 and 0", dropped, sent)
 	}
-	if got := strings.Count(output.String(), "level=WARN"); got != 1 {
-		t.Errorf("%d warnings, want one:\n%s", got, output.String())
+	if got := strings.Count(output.String(), "NATS does not answer"); got != 1 {
+		t.Errorf("said %d times, want once:\n%s", got, output.String())
+	}
+	if got := strings.Count(output.String(), "level=WARN"); got > 2 { // and maybe why
+		t.Errorf("%d warnings, want one or two:\n%s", got, output.String())
+	}
+}
+
+// lines are those of a log.
+type lines chan string
+
+func (l lines) Write(line []byte) (int, error) {
+	select {
+	case l <- string(line):
+	default:
+	}
+	return len(line), nil
+}
+
+// The log says why a server lets nobody in.
+func TestWhyThereIsNoConnection(t *testing.T) {
+	stranger := httptest.NewTLSServer(nil) // for its certificate
+	defer stranger.Close()
+	for _, c := range []struct {
+		name, scheme, info, want string
+		serve                    func(conn net.Conn) error // after the greeting
+	}{
+		{"wrong credentials", "nats", `{"auth_required":true}`, "Authorization Violation", func(conn net.Conn) error {
+			if _, err := io.WriteString(conn, "-ERR 'Authorization Violation'\r\n"); err != nil {
+				return err
+			}
+			_, err := io.Copy(io.Discard, conn) // until the client hangs up
+			return err
+		}},
+		{"a server of another authority", "tls", `{"tls_required":true}`, "x509: ", func(conn net.Conn) error {
+			return tls.Server(conn, stranger.TLS).Handshake()
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var server sync.WaitGroup
+			server.Go(func() {
+				for {
+					conn, err := listener.Accept()
+					if err != nil {
+						return
+					}
+					if _, err := io.WriteString(conn, "INFO "+c.info+"\r\n"); err == nil {
+						_ = c.serve(conn) // the client has hung up
+					}
+					_ = conn.Close()
+				}
+			})
+			defer server.Wait()
+			defer func() { _ = listener.Close() }()
+			said := make(lines, 100)
+			conn, err := signals.Connect(signals.Config{URLs: []string{c.scheme + "://" + listener.Addr().String()}}, slog.New(slog.NewTextHandler(said, nil)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			publisher := conn.NewPublisher("decode-1", 1)
+			end := time.After(time.Minute)
+			for {
+				publisher.Load(&controlv1.LoadReport{Role: controlv1.Role_ROLE_DECODE})
+				select {
+				case line := <-said:
+					if strings.Contains(line, "cannot connect to NATS") && strings.Contains(line, c.want) {
+						return
+					}
+				case <-time.After(10 * time.Millisecond):
+				case <-end:
+					t.Fatal("it is not said")
+				}
+			}
+		})
 	}
 }
