@@ -20,8 +20,7 @@
 // Ids and model names may hold characters that NATS gives a meaning to, such as
 // the dots of "10.0.0.1:7071". In a subject each byte other than A-Z, a-z, 0-9,
 // "-" and "_" is written as "%" and two upper-case hexadecimal digits, and an
-// empty name as "%". EncodeToken does it. Readers take ids from a signal's
-// Origin, not from its subject.
+// empty name as "%". Readers take ids from a signal's Origin, not from its subject.
 //
 // # Sequence
 //

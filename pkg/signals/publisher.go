@@ -46,7 +46,7 @@ func (c *Conn) NewPublisher(id string, epoch uint64) *Publisher {
 func (p *Publisher) Load(report *controlv1.LoadReport) {
 	out := shallow(report)
 	p.send(kindLoad, LoadSubject(report.GetRole(), p.id), trace.SpanContext{}, out, func(origin *controlv1.Origin) {
-		out.Origin, out.KvSequence = origin, p.sequences[KvSubject(p.id)]
+		out.Origin, out.KvSequence = origin, p.sequences[kvSubject(p.id)]
 	})
 }
 
@@ -57,7 +57,7 @@ func (p *Publisher) Load(report *controlv1.LoadReport) {
 // cache taken with the change in it carries that number. cause is the span of a
 // request that made the change; one that is not sampled stays out of the signal.
 func (p *Publisher) Kv(cause trace.SpanContext, stored, removed []uint64) (sequence uint64) {
-	subject := KvSubject(p.id)
+	subject := kvSubject(p.id)
 	for len(stored)+len(removed) > 0 {
 		event := &controlv1.KvEvent{}
 		n := min(len(removed), maxHashes)
@@ -75,7 +75,7 @@ func (p *Publisher) Kv(cause trace.SpanContext, stored, removed []uint64) (seque
 // is read before Queue returns and not changed.
 func (p *Publisher) Queue(report *controlv1.QueueReport) {
 	out := shallow(report)
-	p.send(kindQueue, QueueSubject(report.GetModel()), trace.SpanContext{}, out, func(origin *controlv1.Origin) { out.Origin = origin })
+	p.send(kindQueue, queueSubject(report.GetModel()), trace.SpanContext{}, out, func(origin *controlv1.Origin) { out.Origin = origin })
 }
 
 // Router sends what other routers have to know of a router. The report is read before Router returns
@@ -128,32 +128,32 @@ func (p *Publisher) send(kind, subject string, cause trace.SpanContext, message 
 
 // LoadSubject is the subject of a worker's load reports.
 func LoadSubject(role controlv1.Role, workerID string) string {
-	return "tandem.v1.load." + EncodeToken(api.Name(role)) + "." + EncodeToken(workerID)
+	return "tandem.v1.load." + encodeToken(api.Name(role)) + "." + encodeToken(workerID)
 }
 
-// KvSubject is the subject of a worker's KV events.
-func KvSubject(workerID string) string {
-	return "tandem.v1.kv." + EncodeToken(workerID)
+// kvSubject is the subject of a worker's KV events.
+func kvSubject(workerID string) string {
+	return "tandem.v1.kv." + encodeToken(workerID)
 }
 
-// QueueSubject is the subject of routers' queue depths for a model.
-func QueueSubject(model string) string {
-	return "tandem.v1.queue." + EncodeToken(model)
+// queueSubject is the subject of routers' queue depths for a model.
+func queueSubject(model string) string {
+	return "tandem.v1.queue." + encodeToken(model)
 }
 
 // routerSubject is the subject of what a router says to the others.
 func routerSubject(routerID string) string {
-	return "tandem.v1.router." + EncodeToken(routerID)
+	return "tandem.v1.router." + encodeToken(routerID)
 }
 
 // tenantsSubject is the subject of what tenants use at a router.
 func tenantsSubject(routerID string) string {
-	return "tandem.v1.tenants." + EncodeToken(routerID)
+	return "tandem.v1.tenants." + encodeToken(routerID)
 }
 
-// EncodeToken writes a name as one token of a NATS subject, as the package
+// encodeToken writes a name as one token of a NATS subject, as the package
 // comment says. Different names give different tokens.
-func EncodeToken(name string) string {
+func encodeToken(name string) string {
 	const digits = "0123456789ABCDEF"
 	if name == "" {
 		return "%"

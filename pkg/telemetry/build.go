@@ -44,12 +44,12 @@ func readStamp() Build {
 	if !ok {
 		return Build{Version: "devel"}
 	}
-	return BuildOf(info)
+	return buildOf(info)
 }
 
-// BuildOf says what the Go command stamped. Builds in a workspace have a commit and no
+// buildOf says what the Go command stamped. Builds in a workspace have a commit and no
 // version: theirs is the pseudo-version that Go gives a module at that commit.
-func BuildOf(info *debug.BuildInfo) Build {
+func buildOf(info *debug.BuildInfo) Build {
 	build := Build{Version: "devel", Go: info.GoVersion}
 	var committed time.Time
 	modified := false

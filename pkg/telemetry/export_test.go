@@ -1,0 +1,4 @@
+package telemetry
+
+// BuildOf says what the Go command stamped.
+var BuildOf = buildOf
