@@ -291,6 +291,75 @@ func TestReload(t *testing.T) {
 	}
 }
 
+// What is put in a certificate's place is used only if it is the part's own and has not expired.
+func TestReplacedBySomebodyElses(t *testing.T) {
+	f := newFiles(t)
+	of := func(role identity.Role, name string) authority.Request {
+		return authority.Request{Identity: identity.Identity{Role: role, Name: name}}
+	}
+	expired := of(identity.Decode, "decode-1")
+	expired.NotBefore, expired.Lifetime = time.Now().Add(-2*time.Hour), time.Hour
+	for _, c := range []struct {
+		name    string
+		belongs string // to the decode worker with this id; empty: it is not said
+		request authority.Request
+		used    bool
+	}{
+		{"its own", "decode-1-a", of(identity.Decode, "decode-1"), true},
+		{"one for more parts", "decode-1-a", of(identity.Decode, "decode"), true},
+		{"another name", "decode-1-a", of(identity.Decode, "decode-2"), false},
+		{"another name, of a client", "", of(identity.Decode, "decode-2"), true},
+		{"another role", "decode-1-a", of(identity.Prefill, "decode-1"), false},
+		{"another role, of a client", "", of(identity.Prefill, "decode-1"), false},
+		{"nobody's", "decode-1-a", authority.Request{CommonName: "x"}, false},
+		{"an expired one", "decode-1-a", expired, false},
+		{"an expired one, of a client", "", expired, false},
+	} {
+		cfg := f.issue("decode", of(identity.Decode, "decode-1"))
+		source := open(t, cfg)
+		if c.belongs != "" {
+			if err := source.BelongTo(identity.Decode, c.belongs); err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+		}
+		first := source.Certificate().Leaf.SerialNumber
+		f.issue("decode", c.request)
+		identity.Forget(source)
+		if used := source.Certificate().Leaf.SerialNumber.Cmp(first) != 0; used != c.used {
+			t.Errorf("%s: used: %t", c.name, used)
+		}
+		f.issue("decode", of(identity.Decode, "decode-1"))
+		identity.Forget(source)
+		if again := source.Certificate().Leaf.SerialNumber; again.Cmp(first) == 0 {
+			t.Errorf("%s: a good one is not used after it", c.name)
+		}
+		if err := open(t, f.issue("other", c.request)).BelongTo(identity.Decode, "decode-1-a"); c.belongs != "" && (err == nil) != c.used {
+			t.Errorf("%s, at the start: %v", c.name, err)
+		}
+	}
+}
+
+// A certificate is of no use for longer than the authority that signed it.
+func TestExpires(t *testing.T) {
+	f := newFiles(t)
+	block, _ := pem.Decode(f.PEM())
+	ca, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	short := open(t, f.issue("short", authority.Request{Lifetime: time.Hour}))
+	if got, want := short.Expires(), short.Certificate().Leaf.NotAfter; !got.Equal(want) {
+		t.Errorf("%v, want that of the certificate, %v", got, want)
+	}
+	long := open(t, f.issue("long", authority.Request{Lifetime: 100 * 365 * 24 * time.Hour}))
+	if got := long.Expires(); !got.Equal(ca.NotAfter) || !long.Certificate().Leaf.NotAfter.After(got) {
+		t.Errorf("%v, want that of the authority, %v", got, ca.NotAfter)
+	}
+	if got := open(t, identity.Config{CAFile: filepath.Join(f.folder, "ca.crt")}).Expires(); !got.IsZero() {
+		t.Errorf("without a certificate: %v", got)
+	}
+}
+
 // both is a source with the certificate of one that believes another's authority.
 func both(t *testing.T, s *identity.Source, f files) *identity.Source {
 	t.Helper()

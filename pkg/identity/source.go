@@ -1,10 +1,12 @@
 package identity
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -28,13 +30,16 @@ const (
 
 // Source makes the TLS of a part from files, and reads them again when they change. A file
 // that cannot be read, or a certificate and key that do not belong together, as while they are
-// being replaced, leave what was there in use. It is safe for concurrent use.
+// being replaced, leave what was there in use. So do a certificate that has expired, and one of
+// another role, or after BelongTo, of another part. It is safe for concurrent use.
 type Source struct {
 	cfg   Config
 	rules Rules
 	log   *slog.Logger
 
 	mu      sync.Mutex
+	role    Role   // of BelongTo; empty: it was not called
+	id      string // of BelongTo
 	checked time.Time
 	seen    [3]os.FileInfo
 	files   *files
@@ -45,6 +50,7 @@ type Source struct {
 type files struct {
 	certificate *tls.Certificate // nil: there is none
 	authorities *x509.CertPool   // nil: the system's
+	expires     time.Time        // the certificate, or what it was signed with
 }
 
 // Open reads the files. A client may have no certificate, and no CAFile to believe the
@@ -70,12 +76,37 @@ func (s *Source) Identity() (Identity, bool) {
 	return Identity{}, false
 }
 
-// Expires is when the part's certificate does; the zero time: it has none.
-func (s *Source) Expires() time.Time {
-	if c := s.current().certificate; c != nil {
-		return c.Leaf.NotAfter
+// Expires is when the part's certificate does, or before it, the authority that signed it; the zero
+// time: it has none.
+func (s *Source) Expires() time.Time { return s.current().expires }
+
+// BelongTo refuses a certificate that has expired, or is not that of a part: all others would refuse
+// it, one by one. Nor are such files used later.
+func (s *Source) BelongTo(role Role, id string) error {
+	now := s.current()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.role, s.id = role, id
+	return s.usable(now)
+}
+
+// usable says why what was read is not to be used. It needs mu.
+func (s *Source) usable(read *files) error {
+	var who Identity
+	if read.certificate != nil {
+		who, _ = s.rules.Identity(read.certificate.Leaf)
 	}
-	return time.Time{}
+	switch flag := s.cfg.flag("cert"); {
+	case !read.expires.IsZero() && time.Now().After(read.expires):
+		return fmt.Errorf("%s: the certificate, or its authority, has expired on %s: replace it", flag, read.expires.Format(time.DateOnly))
+	case s.role != "" && !who.Covers(s.role, s.id):
+		return fmt.Errorf("%s: the certificate is that of %q, but this part is %s/%s: pass another certificate, or --id", flag, who, s.role, s.id)
+	case s.files.certificate != nil:
+		if was, known := s.rules.Identity(s.files.certificate.Leaf); known && was.Role != who.Role {
+			return fmt.Errorf("%s: the certificate is that of %q, and was that of %q", flag, who, was)
+		}
+	}
+	return nil
 }
 
 // current is what the files have, read again if they changed.
@@ -91,6 +122,9 @@ func (s *Source) current() *files {
 		return s.files
 	}
 	read, err := s.read()
+	if err == nil {
+		err = s.usable(read)
+	}
 	if err != nil {
 		if s.failed != err.Error() {
 			s.log.Warn("certificates were not read again: those from before stay in use", slog.Any("error", err))
@@ -101,7 +135,7 @@ func (s *Source) current() *files {
 	s.failed, s.seen, s.files = "", now, read
 	attributes := []any{}
 	if read.certificate != nil {
-		attributes = append(attributes, slog.Time("expires", read.certificate.Leaf.NotAfter))
+		attributes = append(attributes, slog.Time("expires", read.expires))
 	}
 	s.log.Info("certificates were read again", attributes...)
 	return s.files
@@ -129,6 +163,7 @@ func unchanged(a, b [3]os.FileInfo) bool {
 
 func (s *Source) read() (*files, error) {
 	var read files
+	var above []*x509.Certificate // that may have signed the part's
 	if s.cfg.CertFile != "" || s.cfg.KeyFile != "" {
 		certificate, err := readFile(s.cfg.flag("cert"), s.cfg.CertFile)
 		if err != nil {
@@ -142,7 +177,7 @@ func (s *Source) read() (*files, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %s with the key %s: %w", s.cfg.flag("cert"), s.cfg.CertFile, s.cfg.KeyFile, err)
 		}
-		read.certificate = &pair
+		read.certificate, above = &pair, parsePEM(certificate)
 	}
 	if s.cfg.CAFile != "" {
 		bundle, err := readFile(s.cfg.flag("ca"), s.cfg.CAFile)
@@ -153,8 +188,43 @@ func (s *Source) read() (*files, error) {
 		if !read.authorities.AppendCertsFromPEM(bundle) {
 			return nil, fmt.Errorf("%s: %s has no certificate in PEM", s.cfg.flag("ca"), s.cfg.CAFile)
 		}
+		above = append(above, parsePEM(bundle)...)
+	}
+	if read.certificate != nil {
+		read.expires = expires(read.certificate.Leaf, above)
 	}
 	return &read, nil
+}
+
+// parsePEM are the certificates in a file.
+func parsePEM(data []byte) (found []*x509.Certificate) {
+	for {
+		var block *pem.Block
+		if block, data = pem.Decode(data); block == nil {
+			return found
+		}
+		if c, err := x509.ParseCertificate(block.Bytes); err == nil {
+			found = append(found, c)
+		}
+	}
+}
+
+// expires is when a certificate does, or what it was signed with, as far as that is among those above.
+// Of several that may have signed it, as of an authority that was renewed with its key, the last counts.
+func expires(c *x509.Certificate, above []*x509.Certificate) time.Time {
+	var last time.Time
+	for i, parent := range above {
+		if parent.Equal(c) || !bytes.Equal(parent.RawSubject, c.RawIssuer) || c.CheckSignatureFrom(parent) != nil {
+			continue
+		}
+		if until := expires(parent, slices.Delete(slices.Clone(above), i, i+1)); until.After(last) {
+			last = until
+		}
+	}
+	if last.IsZero() || c.NotAfter.Before(last) {
+		return c.NotAfter
+	}
+	return last
 }
 
 func readFile(flag, name string) ([]byte, error) {

@@ -123,7 +123,7 @@ func (p *process) newCerts(context.Context) (services []lifecycle.Service, err e
 		services = append(services, lifecycle.Service{Name: "certificates", Run: p.renewCerts})
 	}
 	return services, p.registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "tandem_tls_certificate_expiry_timestamp_seconds", Help: "When the first of the parts' certificates expires, since 1970; 0: nothing is encrypted.",
+		Name: "tandem_tls_certificate_expiry_timestamp_seconds", Help: "When the first of the parts' certificates, or of the authorities that signed them, expires, since 1970; 0: nothing is encrypted.",
 	}, p.sources.expire))
 }
 
@@ -172,12 +172,8 @@ func (p *process) secure(part *part) (err error) {
 	if part.tls, err = identity.Open(cfg, p.logger); err != nil {
 		return err
 	}
-	if expired := part.tls.Expires(); time.Now().After(expired) {
-		return fmt.Errorf("--tls-cert: the certificate has expired on %s: replace it", expired.Format(time.DateOnly))
-	}
-	// A certificate that is somebody else's would be refused by all others, one by one.
-	if who, known := part.tls.Identity(); !known || !who.Covers(identity.Role(api.Name(part.role)), part.id) {
-		return fmt.Errorf("--tls-cert: the certificate is that of %q, but this part is %s/%s: pass another certificate, or --id", who, api.Name(part.role), part.id)
+	if err := part.tls.BelongTo(identity.Role(api.Name(part.role)), part.id); err != nil {
+		return err
 	}
 	p.sources.add(part.tls)
 	return nil

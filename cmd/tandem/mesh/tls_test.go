@@ -678,6 +678,7 @@ func TestTLSOfAnother(t *testing.T) {
 	for _, wrong := range []identity.Config{c.of(identity.Decode, "decode-1"), c.of(identity.Prefill, "prefill-2"), c.of("", "etcd")} {
 		o := mesh.ServeOptions{Options: upOptions(t).Options, Target: "prefill", ID: "prefill-1"}
 		o.Membership.Endpoints, o.Signals.URLs = []string{"https://127.0.0.1:1"}, []string{"tls://127.0.0.1:1"}
+		wrong.FlagPrefix = "tls-" // as its flags set it
 		o.TLS = wrong
 		if err := mesh.Serve(t.Context(), o, quiet, prometheus.NewRegistry(), neverLoads(t), nil); err == nil || !strings.HasPrefix(err.Error(), "--tls-cert: ") {
 			t.Errorf("%v: %v", wrong.CertFile, err)
