@@ -1,9 +1,11 @@
 package deploytest
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
+	core "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
@@ -55,4 +57,40 @@ func (m *Manifests) checkCertificates(r *report) {
 			r.add("%s: it mounts a certificate: %v; its settings name one: %v", p.name, mounted, encrypted)
 		}
 	}
+}
+
+// checkRights checks that an etcd that knows its users by certificates is told what each may do: until
+// then whoever has one may write everything, keys of clients too.
+func (m *Manifests) checkRights(r *report) {
+	for _, etcd := range m.pools() {
+		if slices.Contains(etcd.Spec.Containers[0].Args, "--client-cert-auth") && !slices.ContainsFunc(m.jobs(), func(j pool) bool { return m.setsRights(j, etcd) }) {
+			r.add("%s: no job that reaches it runs etcd-auth with an operator's certificate: every certificate may write everything", etcd.name)
+		}
+	}
+}
+
+// setsRights says whether a job runs 'tandem etcd-auth' at an etcd, is let in there and has an
+// operator's certificate.
+func (m *Manifests) setsRights(job, etcd pool) bool {
+	args := job.Spec.Containers[0].Args
+	if len(args) == 0 || args[0] != "etcd-auth" || !slices.Contains(args, "--etcd=https://"+etcd.name+":2379") {
+		return false
+	}
+	letIn := false
+	for _, n := range m.Policies {
+		if !slices.ContainsFunc(m.selected(&n.Spec.PodSelector), func(p pool) bool { return p.name == etcd.name }) {
+			continue
+		}
+		for _, rule := range n.Spec.Ingress {
+			for _, from := range rule.From {
+				letIn = letIn || from.PodSelector != nil && labels.SelectorFromSet(from.PodSelector.MatchLabels).Matches(labels.Set(job.Labels))
+			}
+		}
+	}
+	operators := slices.ContainsFunc(job.Spec.Volumes, func(v core.Volume) bool {
+		return v.Secret != nil && slices.ContainsFunc(slices.Collect(maps.Values(m.Certificates)), func(c *Certificate) bool {
+			return c.Spec.SecretName == v.Secret.SecretName && c.Spec.CommonName == "operator"
+		})
+	})
+	return letIn && operators
 }

@@ -15,6 +15,7 @@ import (
 
 	apps "k8s.io/api/apps/v1"
 	autoscaling "k8s.io/api/autoscaling/v2"
+	batch "k8s.io/api/batch/v1"
 	core "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
 	policy "k8s.io/api/policy/v1"
@@ -29,6 +30,7 @@ import (
 type Manifests struct {
 	Deployments  map[string]*apps.Deployment
 	StatefulSets map[string]*apps.StatefulSet
+	Jobs         map[string]*batch.Job
 	Services     map[string]*core.Service
 	ConfigMaps   map[string]*core.ConfigMap
 	Accounts     map[string]*core.ServiceAccount
@@ -58,7 +60,7 @@ func Render(folder string) ([]byte, error) {
 // have with one of them.
 func Parse(text []byte) (*Manifests, error) {
 	m := &Manifests{
-		Deployments: map[string]*apps.Deployment{}, StatefulSets: map[string]*apps.StatefulSet{}, Services: map[string]*core.Service{},
+		Deployments: map[string]*apps.Deployment{}, StatefulSets: map[string]*apps.StatefulSet{}, Jobs: map[string]*batch.Job{}, Services: map[string]*core.Service{},
 		ConfigMaps: map[string]*core.ConfigMap{}, Accounts: map[string]*core.ServiceAccount{}, Namespaces: map[string]*core.Namespace{},
 		Budgets: map[string]*policy.PodDisruptionBudget{}, Policies: map[string]*networking.NetworkPolicy{},
 		Scalers: map[string]*autoscaling.HorizontalPodAutoscaler{}, Scaled: map[string]*ScaledObject{}, Monitors: map[string]*PodMonitor{},
@@ -115,6 +117,8 @@ func (m *Manifests) take(document []byte) error {
 		return m.takeReplicas(o, document)
 	case *apps.StatefulSet:
 		m.StatefulSets[o.Name] = o
+	case *batch.Job:
+		m.Jobs[o.Name] = o
 	case *core.Service:
 		m.Services[o.Name] = o
 	case *core.ConfigMap:

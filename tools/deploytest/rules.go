@@ -38,6 +38,15 @@ func (m *Manifests) pools() []pool {
 	return pools
 }
 
+// jobs are the pods that end.
+func (m *Manifests) jobs() []pool {
+	var jobs []pool
+	for name, j := range m.Jobs {
+		jobs = append(jobs, pool{name, j.Spec.Template})
+	}
+	return jobs
+}
+
 // parts are the pools that run tandem itself.
 func (m *Manifests) parts() []pool {
 	return slices.DeleteFunc(m.pools(), func(p pool) bool { return p.target() == "" })
@@ -98,6 +107,9 @@ func (m *Manifests) Check() []error {
 	r := &report{}
 	images := map[string]string{}
 	for _, p := range m.pools() {
+		checkProbes(r, p)
+	}
+	for _, p := range append(m.pools(), m.jobs()...) {
 		m.checkPod(r, p)
 		name, tag, tagged := strings.Cut(p.Spec.Containers[0].Image, ":")
 		if !tagged || tag == "latest" {
@@ -153,6 +165,7 @@ func (m *Manifests) Check() []error {
 	}
 	m.checkNetwork(r)
 	m.checkCertificates(r)
+	m.checkRights(r)
 	m.checkScaling(r)
 	return r.problems
 }
@@ -203,15 +216,6 @@ func (m *Manifests) checkPod(r *report, p pool) {
 	if engine := m.environment(p)["TANDEM_ENGINE"]; (engine == "cuda") != onGPU(&c) {
 		r.add("%s: its engine is %q, and it asks for a GPU: %v", p.name, engine, onGPU(&c))
 	}
-	for name, probe := range map[string]*core.Probe{"startup": c.StartupProbe, "readiness": c.ReadinessProbe, "liveness": c.LivenessProbe} {
-		switch {
-		case probe == nil:
-			r.add("%s: it has no %s probe", p.name, name)
-		case probe.HTTPGet != nil && !p.hasPort(probe.HTTPGet.Port),
-			probe.GRPC != nil && !p.hasPort(intstr.FromInt32(probe.GRPC.Port)):
-			r.add("%s: its %s probe asks a port that it does not have", p.name, name)
-		}
-	}
 	for _, from := range c.EnvFrom {
 		if from.ConfigMapRef == nil || m.ConfigMaps[from.ConfigMapRef.Name] == nil {
 			r.add("%s: it reads its environment from what is not here", p.name)
@@ -227,6 +231,20 @@ func (m *Manifests) checkPod(r *report, p pool) {
 	}
 	if class := spec.PriorityClassName; class != "" && !m.PriorityClasses[class] {
 		r.add("%s: priority class %s is not here", p.name, class)
+	}
+}
+
+// checkProbes checks that it can be seen whether a pod that does not end runs.
+func checkProbes(r *report, p pool) {
+	c := p.Spec.Containers[0]
+	for name, probe := range map[string]*core.Probe{"startup": c.StartupProbe, "readiness": c.ReadinessProbe, "liveness": c.LivenessProbe} {
+		switch {
+		case probe == nil:
+			r.add("%s: it has no %s probe", p.name, name)
+		case probe.HTTPGet != nil && !p.hasPort(probe.HTTPGet.Port),
+			probe.GRPC != nil && !p.hasPort(intstr.FromInt32(probe.GRPC.Port)):
+			r.add("%s: its %s probe asks a port that it does not have", p.name, name)
+		}
 	}
 }
 

@@ -18,6 +18,8 @@ import (
 	appsvalidation "k8s.io/kubernetes/pkg/apis/apps/validation"
 	"k8s.io/kubernetes/pkg/apis/autoscaling"
 	autoscalingvalidation "k8s.io/kubernetes/pkg/apis/autoscaling/validation"
+	"k8s.io/kubernetes/pkg/apis/batch"
+	batchvalidation "k8s.io/kubernetes/pkg/apis/batch/validation"
 	"k8s.io/kubernetes/pkg/apis/core"
 	corevalidation "k8s.io/kubernetes/pkg/apis/core/validation"
 	"k8s.io/kubernetes/pkg/apis/networking"
@@ -32,6 +34,7 @@ import (
 	// They enter their defaults in the scheme that objects are decoded with.
 	_ "k8s.io/kubernetes/pkg/apis/apps/install"
 	_ "k8s.io/kubernetes/pkg/apis/autoscaling/install"
+	_ "k8s.io/kubernetes/pkg/apis/batch/install"
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
 	_ "k8s.io/kubernetes/pkg/apis/networking/install"
 	_ "k8s.io/kubernetes/pkg/apis/policy/install"
@@ -76,6 +79,8 @@ func check(object runtime.Object) (field.ErrorList, error) {
 		return appsvalidation.ValidateDeployment(o, pod.GetValidationOptionsFromPodTemplate(&o.Spec.Template, nil)), nil
 	case *apps.StatefulSet:
 		return appsvalidation.ValidateStatefulSet(o, pod.GetValidationOptionsFromPodTemplate(&o.Spec.Template, nil)), nil
+	case *batch.Job:
+		return batchvalidation.ValidateJob(withSelector(o), batchvalidation.JobValidationOptions{PodValidationOptions: pod.GetValidationOptionsFromPodTemplate(&o.Spec.Template, nil)}), nil
 	case *core.Service:
 		return corevalidation.ValidateServiceCreate(withAddress(o)), nil
 	case *core.ConfigMap:
@@ -96,6 +101,14 @@ func check(object runtime.Object) (field.ErrorList, error) {
 		return schedulingvalidation.ValidatePriorityClass(o), nil
 	}
 	return nil, fmt.Errorf("%T is not checked: add it to tools/deploytest", object)
+}
+
+// withSelector is a job with one, which the API server gives it before it validates.
+func withSelector(j *batch.Job) *batch.Job {
+	j = j.DeepCopy()
+	manual := true
+	j.Spec.ManualSelector, j.Spec.Selector = &manual, &metav1.LabelSelector{MatchLabels: j.Spec.Template.Labels}
+	return j
 }
 
 // withAddress is a service with what the API server gives it before it validates.
