@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -52,11 +53,23 @@ func readRecord(entry Entry) (*controlv1.WorkerRecord, error) {
 	return record, nil
 }
 
+// CheckID says why nobody can have an id: its record would count for nothing.
+func CheckID(id string) error {
+	switch {
+	case id == "" || len(id) > maxIDBytes:
+		return fmt.Errorf("the id has %d bytes, not 1 to %d", len(id), maxIDBytes)
+	case !utf8.ValidString(id):
+		return fmt.Errorf("the id %q is not UTF-8", id)
+	}
+	return nil
+}
+
 // checkRecord says why a record counts for nothing.
 func checkRecord(record *controlv1.WorkerRecord) error {
+	if err := CheckID(record.GetId()); err != nil {
+		return err
+	}
 	switch {
-	case record.GetId() == "" || len(record.GetId()) > maxIDBytes:
-		return fmt.Errorf("its id has %d bytes, not 1 to %d", len(record.GetId()), maxIDBytes)
 	case record.GetRole() == controlv1.Role_ROLE_UNSPECIFIED || controlv1.Role_name[int32(record.GetRole())] == "":
 		return fmt.Errorf("%d is not a role", record.GetRole())
 	case len(record.GetAddresses()) > maxAddresses || len(record.GetKvAddresses()) > maxAddresses:

@@ -33,8 +33,8 @@ func (o *Options) checkMetricsToken() error {
 	if o.MetricsTokenFile == "" {
 		return nil
 	}
-	if o.Metrics == "" {
-		return errors.New("--metrics-token-file: is for --metrics, which is not given")
+	if o.Metrics == "" && o.HTTP == "" {
+		return errors.New("--metrics-token-file: is for --metrics and --http, of which neither is given")
 	}
 	if _, err := readMetricsToken(o.MetricsTokenFile); err != nil {
 		return fmt.Errorf("--metrics-token-file: %w", err)

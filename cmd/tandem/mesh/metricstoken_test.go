@@ -62,11 +62,26 @@ func TestMetricsTokenHasToBeThere(t *testing.T) {
 	if err := os.WriteFile(short, []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for metrics, file := range map[string]string{"127.0.0.1:0": short, "127.0.0.1:1": "/nowhere", "": short} {
+	good := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(good, []byte("0123456789abcdef"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const at = "127.0.0.1:0"
+	for _, c := range []struct {
+		metrics, http, file string
+		taken               bool
+	}{
+		{at, "", short, false},
+		{at, "", "/nowhere", false},
+		{"", "", good, false},
+		{"", at, short, false},
+		{at, "", good, true},
+		{"", at, good, true},
+	} {
 		o := upOptions(t)
-		o.Metrics, o.MetricsTokenFile = metrics, file
-		if err := o.Validate(); err == nil || !strings.HasPrefix(err.Error(), "--metrics-token-file: ") {
-			t.Errorf("--metrics %q, the file %s: %v", metrics, file, err)
+		o.Metrics, o.HTTP, o.MetricsTokenFile = c.metrics, c.http, c.file
+		if err := o.Validate(); (err == nil) != c.taken || err != nil && !strings.HasPrefix(err.Error(), "--metrics-token-file: ") {
+			t.Errorf("--metrics %q, --http %q, the file %s: %v", c.metrics, c.http, c.file, err)
 		}
 	}
 }

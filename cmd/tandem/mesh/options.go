@@ -41,7 +41,8 @@ type Options struct {
 	Metrics, HTTP string
 	// Control is where a router serves operators; empty: nowhere.
 	Control string
-	// MetricsTokenFile has what scrapers have to show at Metrics; empty: nothing.
+	// MetricsTokenFile has what scrapers have to show at Metrics, and at HTTP where nobody is asked for
+	// a key; empty: nothing.
 	MetricsTokenFile string
 	// MetricsVLLM shows metrics a second time by the names of vLLM.
 	MetricsVLLM bool
@@ -79,7 +80,7 @@ func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.StartTimeout, "start-timeout", 10*time.Second, "how long to wait for etcd at the start before giving up; 0: until it answers")
 	fs.BoolVar(&o.MetricsVLLM, "metrics-vllm", true, "also serve metrics under vLLM's names (vllm:…), for dashboards made for vLLM")
 	fs.BoolVar(&o.MetricsPprof, "metrics-pprof", false, "also serve profiles of this process under /debug/pprof/ on --metrics, for go tool pprof")
-	fs.StringVar(&o.MetricsTokenFile, "metrics-token-file", "", "file with a token that --metrics asks for (Authorization: Bearer) before it shows metrics; probes need none; empty: it asks nobody")
+	fs.StringVar(&o.MetricsTokenFile, "metrics-token-file", "", "file with a token that --metrics, and --http where nobody is asked for a key, ask for (Authorization: Bearer) before they show metrics; probes need none; empty: nobody is asked")
 	o.Membership.RegisterFlags(fs)
 	o.Signals.RegisterFlags(fs)
 	o.Trace.RegisterFlags(fs)

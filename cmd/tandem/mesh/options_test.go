@@ -164,6 +164,8 @@ func TestServeOptionsNameTheirFlags(t *testing.T) {
 	}{
 		{"no target", "target", func(o *mesh.ServeOptions) { o.Target = "" }},
 		{"unknown target", "target", func(o *mesh.ServeOptions) { o.Target = "Prefill" }},
+		{"an id that is too long", "id", func(o *mesh.ServeOptions) { o.ID = strings.Repeat("a", 257) }},
+		{"an id that is no text", "id", func(o *mesh.ServeOptions) { o.ID = "a\xff" }},
 		{"no etcd", "etcd", func(o *mesh.ServeOptions) { o.Membership.Endpoints = nil }},
 		{"no nats", "nats", func(o *mesh.ServeOptions) { o.Signals.URLs = nil }},
 		{"advertise without port", "advertise", func(o *mesh.ServeOptions) { o.Advertise = "host7" }},

@@ -47,7 +47,7 @@ func (o *ServeOptions) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Advertise, "advertise", "", "address at which other parts reach this one (default: the listen address, or this host's address)")
 	fs.StringVar(&o.KVListen, "kv-listen", "", "where a worker receives KV over TCP (default: a free port of the host in --listen)")
 	fs.StringVar(&o.KVAdvertise, "kv-advertise", "", "address at which senders of KV reach this worker (default: the host in --advertise with the KV port, or the listen address)")
-	fs.StringVar(&o.HTTP, "http", "", "where to serve HTTP (health, and OpenAI's API of a router); empty: nowhere")
+	fs.StringVar(&o.HTTP, "http", "", "where to serve HTTP (health, metrics, and OpenAI's API of a router); empty: nowhere")
 	o.registerControl(fs)
 	o.registerRouterFlags(fs)
 	fs.StringVar(&o.Metrics, "metrics", "", "where to serve Prometheus metrics; empty: nowhere")
@@ -102,6 +102,11 @@ func (o *ServeOptions) Validate() error {
 		return errors.New("--etcd: name at least one address")
 	case len(o.Signals.URLs) == 0:
 		return errors.New("--nats: name at least one address")
+	}
+	if o.ID != "" {
+		if err := membership.CheckID(o.ID); err != nil {
+			return fmt.Errorf("--id: %w", err)
+		}
 	}
 	if err := cmp.Or(checkListen("--listen", o.Listen), checkAdvertise("--advertise", o.Advertise), checkKVPlace(o.KVListen, o.KVAdvertise)); err != nil {
 		return err

@@ -52,7 +52,7 @@ func (o *UpOptions) RegisterFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.KVStores, "kvstore", 0, "number of block stores, which keep KV that does not fit into prefill workers")
 	fs.StringVar(&o.Listen, "listen", "127.0.0.1:7070", "where the router serves gRPC")
 	o.registerControl(fs)
-	fs.StringVar(&o.HTTP, "http", "127.0.0.1:8080", "where the router serves HTTP (OpenAI's API, health); empty: nowhere")
+	fs.StringVar(&o.HTTP, "http", "127.0.0.1:8080", "where the router serves HTTP (OpenAI's API, health, metrics); empty: nowhere")
 	fs.StringSliceVar(&o.ModelAliases, "model-alias", []string{"gpt-*"}, "more names for the model, for programs with a model name built in; * stands for any characters; empty: none")
 	fs.StringVar(&o.Metrics, "metrics", "127.0.0.1:9090", "where Prometheus metrics are served; empty: nowhere")
 	fs.StringVar(&o.DataDir, "data-dir", "", "folder for the embedded etcd's data (default: a temporary one)")
