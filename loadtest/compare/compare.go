@@ -187,9 +187,9 @@ func (c *Comparison) searches(a, b *report.Report) {
 	case from.MaxRate != nil && to.MaxRate != nil:
 		c.maxima(from, to)
 	case from.MaxRate != nil:
-		c.Changes = append(c.Changes, Change{Figure: "max_rps", A: *from.MaxRate, Words: "no rate is held now", Verdict: told(to, Regression)})
+		c.Changes = append(c.Changes, Change{Figure: "max_rps", A: *from.MaxRate, Words: "no rate is held now", Verdict: told(to, *from.MaxRate, Regression)})
 	case to.MaxRate != nil:
-		c.Changes = append(c.Changes, Change{Figure: "max_rps", B: *to.MaxRate, Words: "no rate was held before", Verdict: told(from, Improvement)})
+		c.Changes = append(c.Changes, Change{Figure: "max_rps", B: *to.MaxRate, Words: "no rate was held before", Verdict: told(from, *to.MaxRate, Improvement)})
 	}
 	for _, pair := range []struct {
 		figure string
@@ -241,17 +241,21 @@ func (c *Comparison) maxima(from, to *search.Result) {
 	case ratio <= 1+tolerances*tolerance:
 		change.Verdict = Unknown
 	case change.B > change.A:
-		change.Verdict = told(from, Improvement)
+		change.Verdict = told(from, change.B, Improvement)
 	default:
-		change.Verdict = told(to, Regression)
+		change.Verdict = told(to, change.A, Regression)
 	}
 	c.Changes = append(c.Changes, change)
 }
 
-// told is the verdict on the search with the lower rate, Unknown if that search says the
-// server may do more, or contradicts itself.
-func told(less *search.Result, verdict Verdict) Verdict {
-	if less.Limited != "" || len(less.PassedAbove) > 0 {
+// told is the verdict on the search with the lower rate. It is Unknown if that search did not
+// fail at any rate that the other held, says the server may do more, or contradicts itself.
+func told(less *search.Result, held float64, verdict Verdict) Verdict {
+	failed := slices.ContainsFunc(less.Steps, func(s search.Step) bool { return !s.Passed && !s.Unknown && s.Rate <= held })
+	if less.MaxRate != nil { // else a rate may have failed only in some of its steps
+		failed = less.Bracket != nil && less.Bracket[1] <= held
+	}
+	if !failed || less.Limited != "" || len(less.PassedAbove) > 0 {
 		return Unknown
 	}
 	return verdict

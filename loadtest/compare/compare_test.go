@@ -319,7 +319,8 @@ func TestSearches(t *testing.T) {
 		t.Error("the maximum is no regression")
 	}
 	none := found(1, nil)
-	none.Search.MaxRate = nil
+	none.Search.MaxRate, none.Search.Bracket = nil, nil
+	none.Search.Steps = []search.Step{{Rate: 1}}
 	if c := compare.Reports(a, none, compare.Options{}); c.Regressions != 1 {
 		t.Errorf("%+v", c.Changes)
 	}
@@ -339,6 +340,56 @@ func TestSearches(t *testing.T) {
 	doubtful.Search.PassedAbove = []float64{9}
 	if c := compare.Reports(a, doubtful, compare.Options{}); c.Regressions != 0 {
 		t.Errorf("5, although 9 passed: %+v", c.Changes[0])
+	}
+}
+
+// A search that never failed does not say that the server can do no more.
+func TestSearchesThatNeverFailed(t *testing.T) {
+	const passed, failed, interrupted = 'p', 'f', 'i'
+	of := func(s *search.Search, steps string) *report.Report {
+		r := &report.Report{Schema: report.Schema, Interrupted: strings.ContainsRune(steps, interrupted)}
+		for _, step := range steps {
+			rate, _ := s.Next()
+			summary := &measure.Summary{Verdict: measure.Stable}
+			if step == failed {
+				summary.Verdict = measure.Overloaded
+			}
+			s.Done(search.Step{Rate: rate, Summary: summary, Interrupted: step == interrupted})
+		}
+		r.Search = new(s.Result())
+		return r
+	}
+	sweep := func(rates, steps string) *report.Report {
+		all, err := search.ParseRates(rates)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return of(search.NewSweep(all), steps)
+	}
+	findMax := func(start float64, steps string) *report.Report { return of(search.NewFindMax(start), steps) }
+	for _, test := range []struct {
+		name                      string
+		a, b                      *report.Report
+		regressions, improvements int
+	}{
+		{"two sweeps that passed at all rates", sweep("1..100/6", "pppppp"), sweep("1..50/6", "pppppp"), 0, 0},
+		{"a sweep that failed", sweep("1..100/6", "pppppp"), sweep("1..50/6", "pppfff"), 1, 0},
+		{"a sweep that failed at all rates", sweep("1..100/6", "pppppp"), sweep("1..50/6", "ffffff"), 1, 0},
+		{"a sweep that failed at higher rates only", sweep("1,2,10", "ppp"), sweep("20,50", "ff"), 0, 0},
+		{"interrupted in its first step", findMax(10, "pfffppp"), findMax(10, "i"), 0, 0},
+		{"interrupted on the way up", findMax(10, "ppppff"), findMax(10, "pi"), 0, 0},
+		{"interrupted on the way down", findMax(2, "ppff"), findMax(10, "fi"), 0, 0},
+		{"failed below what was held", findMax(10, "pff"), findMax(10, "fi"), 1, 0},
+	} {
+		for _, swapped := range []bool{false, true} {
+			a, b, want := test.a, test.b, [2]int{test.regressions, test.improvements}
+			if swapped {
+				a, b, want = b, a, [2]int{want[1], want[0]}
+			}
+			if c := compare.Reports(a, b, compare.Options{}); [2]int{c.Regressions, c.Improvements} != want {
+				t.Errorf("%s, swapped %v: %d regressions, %d improvements: %+v", test.name, swapped, c.Regressions, c.Improvements, c.Changes)
+			}
+		}
 	}
 }
 
