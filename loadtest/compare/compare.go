@@ -199,17 +199,15 @@ func (c *Comparison) searches(a, b *report.Report) {
 			c.add(Change{Figure: pair.figure, A: *pair.a, B: *pair.b}, higher)
 		}
 	}
-	// The last of repeated steps counts.
-	last := map[float64]report.Figures{}
-	for _, f := range a.Runs {
-		last[f.Rate] = f
-	}
 	seen := map[float64]bool{}
-	for i, f := range slices.Backward(b.Runs) {
-		if before, ok := last[f.Rate]; ok && !seen[f.Rate] {
-			seen[f.Rate] = true
-			c.figures(f.Rate, before, b.Runs[i])
+	for _, run := range b.Runs {
+		before, tried := a.At(run.Rate)
+		if !tried || seen[run.Rate] {
+			continue
 		}
+		seen[run.Rate] = true
+		now, _ := b.At(run.Rate)
+		c.figures(run.Rate, before, now)
 	}
 	slices.SortStableFunc(c.Changes, func(x, y Change) int { return cmp.Compare(x.Rate, y.Rate) })
 	if len(seen) == 0 && len(a.Runs) > 0 && len(b.Runs) > 0 {

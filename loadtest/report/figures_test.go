@@ -143,6 +143,34 @@ func TestTheRunThatStands(t *testing.T) {
 	}
 }
 
+// Of several runs at a rate, the last one with a verdict stands.
+func TestRunsAtARate(t *testing.T) {
+	run := func(requests int, verdict measure.Verdict, limit string) report.Figures {
+		f := report.Figures{Rate: 8, Summary: measure.Summary{Requests: requests, Verdict: verdict}}
+		f.Client.Bottleneck = limit
+		return f
+	}
+	for _, test := range []struct {
+		name string
+		runs []report.Figures
+		want int
+	}{
+		{"the last", []report.Figures{run(1, measure.Overloaded, ""), run(2, measure.Stable, "")}, 2},
+		{"the client limited the last", []report.Figures{run(1, measure.Stable, ""), run(2, measure.Stable, ""), run(3, measure.None, "late")}, 2},
+		{"the last was too short", []report.Figures{run(1, measure.Stable, ""), run(2, measure.None, "")}, 1},
+		{"none has a verdict", []report.Figures{run(1, measure.None, "late"), run(2, measure.None, "late")}, 2},
+	} {
+		r := reporttest.New("")
+		r.SetSearch(search.Result{MaxRate: pointer(8.0)}, append(test.runs, report.Figures{Rate: 16}))
+		if at, ran := r.At(8); !ran || at.Requests != test.want || r.Requests != test.want {
+			t.Errorf("%s: %d of %v, in the report %d, want %d", test.name, at.Requests, ran, r.Requests, test.want)
+		}
+		if _, ran := r.At(9); ran {
+			t.Errorf("%s: nothing ran at 9/s", test.name)
+		}
+	}
+}
+
 // A step that could not be run is shown as such.
 func TestAStepWithoutASummary(t *testing.T) {
 	r := reporttest.New("")

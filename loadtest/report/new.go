@@ -51,12 +51,28 @@ func (r *Report) SetSearch(result search.Result, runs []Figures) {
 	if i := slices.IndexFunc(result.Steps, func(s search.Step) bool { return !s.Unknown }); rate == nil && i >= 0 {
 		rate = &result.Steps[i].Rate
 	}
-	for _, f := range r.Runs {
-		if rate != nil && f.Rate == *rate {
+	if rate != nil {
+		if f, ran := r.At(*rate); ran {
 			r.Figures = f
 		}
 	}
 	r.warnOf(r.Runs...)
+}
+
+// At is the last run of a search at a rate with a verdict on the server, otherwise the last; false if
+// there is none.
+func (r *Report) At(rate float64) (last Figures, ran bool) {
+	judged := false
+	for _, f := range r.Runs {
+		if f.Rate != rate {
+			continue
+		}
+		verdict := f.Limit() == "" && f.Verdict != measure.None
+		if verdict || !judged {
+			last, ran, judged = f, true, verdict
+		}
+	}
+	return last, ran
 }
 
 // Warn adds a warning, once.

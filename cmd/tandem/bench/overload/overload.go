@@ -23,16 +23,15 @@ import (
 // Result is what `bench overload` measured.
 type Result struct {
 	// CapacityRPS is the highest rate found that is stable and meets the SLO, requests per second,
-	// and GoodputRPS how many of them met it each second.
-	CapacityRPS float64 `json:"capacity_rps"`
-	GoodputRPS  float64 `json:"goodput_rps"`
-	SLO         string  `json:"slo"`
-	Steps       []Step  `json:"steps"`
+	// and GoodputRPS how many of them met it each second. Both are nil if it was Interrupted before.
+	CapacityRPS *float64 `json:"capacity_rps"`
+	GoodputRPS  *float64 `json:"goodput_rps"`
+	SLO         string   `json:"slo"`
+	Steps       []Step   `json:"steps"`
 	// RecoveryMs is how long after a burst of the largest Times the first second began in which
 	// latencies were as before it: in none of its quarters were more than half of the requests refused,
 	// or later with their first token than nine in ten were before the burst. Quarters in which few
-	// requests were due are judged together. Nil if it was not measured; all of the time that was watched
-	// if there was no such second.
+	// requests were due are judged together. Nil if it was not measured, or there was no such second.
 	RecoveryMs *float64 `json:"recovery_ms"`
 	// RecoveryUnknown says why RecoveryMs is nil; it may be empty if Interrupted.
 	RecoveryUnknown string `json:"recovery_unknown,omitempty"`
@@ -46,11 +45,12 @@ type Result struct {
 
 // Step is the measurement at so many times the capacity.
 type Step struct {
-	Times      float64 `json:"times"`
-	OfferedRPS float64 `json:"offered_rps"`
-	GoodputRPS float64 `json:"goodput_rps"`
-	// GoodputOfCapacity is the goodput over that at capacity.
-	GoodputOfCapacity float64 `json:"goodput_of_capacity"`
+	Times float64 `json:"times"`
+	// OfferedRPS and GoodputRPS are requests per second, and GoodputOfCapacity is the goodput over
+	// that at capacity; nil: the step could not run.
+	OfferedRPS        *float64 `json:"offered_rps"`
+	GoodputRPS        *float64 `json:"goodput_rps"`
+	GoodputOfCapacity *float64 `json:"goodput_of_capacity"`
 	// RefuseMsP99 is how long refusals took from when they were sent; nil: there were too few for a p99.
 	RefuseMsP99 *float64 `json:"refuse_ms_p99"`
 	// AdmittedByLengthQuartile is the share of requests that were not refused, from the shortest
@@ -83,12 +83,12 @@ func Run(ctx context.Context, config loadtest.Config, server client.Client, time
 		return nil, err
 	}
 	for _, n := range times {
-		figures, err := session.Step(ctx, fmt.Sprintf("%g times the capacity", n), n*found.CapacityRPS)
+		figures, err := session.Step(ctx, fmt.Sprintf("%g times the capacity", n), n**found.CapacityRPS)
 		if err != nil { // what was measured before remains
 			found.Steps = append(found.Steps, Step{Times: n, Client: err.Error()})
 			continue
 		}
-		found.Steps = append(found.Steps, stepOf(n, found.GoodputRPS, &figures, session.Last()))
+		found.Steps = append(found.Steps, stepOf(n, *found.GoodputRPS, &figures, session.Last()))
 		if found.Interrupted = session.Last().Interrupted || ctx.Err() != nil; found.Interrupted {
 			return found, nil
 		}
@@ -116,20 +116,15 @@ func capacity(ctx context.Context, config loadtest.Config, server client.Client,
 	if s == nil || s.MaxRate == nil {
 		return nil, 0, errors.New("no rate was found that is stable and meets the SLO: ask for less with --slo, or see 'tandem bench serve --find-max'")
 	}
-	found.CapacityRPS = *s.MaxRate
-	for _, run := range out.Report.Runs {
-		if run.Rate == found.CapacityRPS {
-			found.GoodputRPS = run.Goodput
-		}
-	}
+	found.CapacityRPS, found.GoodputRPS = s.MaxRate, &out.Report.Goodput // whose figures are of this rate
 	return found, out.NextStep, nil
 }
 
 // stepOf is what a run at so many times the capacity showed.
 func stepOf(times, goodput float64, f *report.Figures, run *record.Run) Step {
-	s := Step{Times: times, OfferedRPS: f.OfferedRPS, GoodputRPS: f.Goodput, Client: f.Limit()}
+	s := Step{Times: times, OfferedRPS: &f.OfferedRPS, GoodputRPS: &f.Goodput, Client: f.Limit()}
 	if goodput > 0 {
-		s.GoodputOfCapacity = f.Goodput / goodput
+		s.GoodputOfCapacity = new(f.Goodput / goodput)
 	}
 	due := slices.Collect(run.Window())
 	s.RefuseMsP99, s.AdmittedByLengthQuartile = refuseP99(due), admitted(due)
@@ -185,10 +180,12 @@ func (r *Result) recover(ctx context.Context, config loadtest.Config, server cli
 	if err != nil {
 		return err
 	}
-	if _, err := session.Step(ctx, fmt.Sprintf("a burst of %g times the capacity", times), steady*r.CapacityRPS); err != nil {
+	figures, err := session.Step(ctx, fmt.Sprintf("a burst of %g times the capacity", times), steady**r.CapacityRPS)
+	if err != nil {
 		return err
 	}
-	if r.Interrupted = session.Last().Interrupted; !r.Interrupted {
+	r.Interrupted, r.RecoveryUnknown = session.Last().Interrupted, figures.Limit()
+	if !r.Interrupted && r.RecoveryUnknown == "" {
 		r.recovered(slices.Collect(session.Last().Window()), began, began+burst)
 	}
 	return nil
@@ -267,8 +264,11 @@ func (r *Result) recovered(records []*record.Record, began, ended time.Duration)
 	usual := stats.Quantile(before, 0.9)
 	after := parts(records, ended, ended+calm, usual)
 	quarters, is := calmed(after, func(p part) bool { return !p.known() || p.worse() })
-	if _, perhaps := calmed(after, part.worse); !is && perhaps {
-		r.RecoveryUnknown = fmt.Sprintf("there was no second after the burst in which enough requests were due to tell: it takes %d, at half of the capacity", leastJudged)
+	if !is {
+		r.RecoveryUnknown = fmt.Sprintf("latencies were not as before within %v", calm)
+		if _, perhaps := calmed(after, part.worse); perhaps {
+			r.RecoveryUnknown = fmt.Sprintf("there was no second after the burst in which enough requests were due to tell: it takes %d, at half of the capacity", leastJudged)
+		}
 		return
 	}
 	r.RecoveryMs = milliseconds(time.Duration(quarters) * quarter)

@@ -2,6 +2,7 @@ package overload
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -82,7 +83,55 @@ func TestWhatCannotRun(t *testing.T) {
 		found, err := Run(t.Context(), config, described{}, []float64{1, 2}, nil)
 		if err != nil || len(found.Steps) != 2 || found.Steps[1].Client != test.step || found.RecoveryUnknown != test.recovery || (found.RecoveryMs == nil) != (test.recovery != "") {
 			t.Errorf("%s: %+v, %v", test.name, found, err)
+			continue
 		}
+		var table strings.Builder
+		if err := found.WriteTable(&table); err != nil || strings.Contains(table.String(), "\n2      n/a        n/a        n/a ") != (test.step != "") {
+			t.Errorf("%s: %v\n%s", test.name, err, table.String())
+		}
+		if text, err := json.Marshal(found.Steps[1]); err != nil || strings.Contains(string(text), `"offered_rps":null,"goodput_rps":null,"goodput_of_capacity":null`) != (test.step != "") {
+			t.Errorf("%s: %s, %v", test.name, text, err)
+		}
+	}
+}
+
+// Where the client was the limit, nothing is said of the recovery.
+func TestTheClientIsTheLimit(t *testing.T) {
+	const late = "it was late"
+	config := slowFrom20(t, map[string]int{})
+	runs := config.Drive
+	config.Drive = func(ctx context.Context, o drive.Options) (*record.Run, error) {
+		run, err := runs(ctx, o)
+		if o.Warmup == leastWarmup {
+			run.Client.Bottleneck = late
+		}
+		return run, err
+	}
+	found, err := Run(t.Context(), config, described{}, []float64{2}, nil)
+	if err != nil || found.RecoveryMs != nil || found.RecoveryUnknown != late {
+		t.Errorf("%+v, %v", found, err)
+	}
+}
+
+// A search that is interrupted has found no capacity: not one of 0.
+func TestInterruptedBeforeACapacity(t *testing.T) {
+	config := slowFrom20(t, map[string]int{})
+	runs := config.Drive
+	config.Drive = func(ctx context.Context, o drive.Options) (*record.Run, error) {
+		run, err := runs(ctx, o)
+		run.Interrupted = true
+		return run, err
+	}
+	found, err := Run(t.Context(), config, described{}, []float64{2}, nil)
+	if err != nil || !found.Interrupted {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	var table strings.Builder
+	if err := found.WriteTable(&table); err != nil || table.String() != "no capacity was found yet, for ttft:p90<200ms\n" {
+		t.Errorf("%v: %s", err, table.String())
+	}
+	if text, err := json.Marshal(found); err != nil || !strings.Contains(string(text), `"capacity_rps":null`) {
+		t.Errorf("%s, %v", text, err)
 	}
 }
 
@@ -134,7 +183,7 @@ func TestAdmittedByLength(t *testing.T) {
 		}
 	}
 	var text strings.Builder
-	if err := (&Result{Steps: []Step{{}}}).WriteTable(&text); err != nil || !strings.HasSuffix(text.String(), " n/a\n") {
+	if err := (&Result{CapacityRPS: new(1.0), GoodputRPS: new(1.0), Steps: []Step{{}}}).WriteTable(&text); err != nil || !strings.HasSuffix(text.String(), " n/a\n") {
 		t.Errorf("%v: not n/a in\n%s", err, text.String())
 	}
 }
@@ -169,9 +218,9 @@ func TestRecovery(t *testing.T) {
 		{"two of five late", every(dense, 0, 100*time.Millisecond), 0, 0},
 		{"refusals", append(every(dense, 0, 0), slices.Repeat([]*record.Record{{Due: ended + 900*time.Millisecond, Outcome: record.Rejected}}, 6)...), 1000, 0},
 		{"late long after", every(dense, 2*time.Second, 2250*time.Millisecond), 0, 1. / 40},
-		{"late for all of the time", every(dense, 0, time.Minute), 10000, 0},
-		{"two a second, late", every(500*time.Millisecond, 0, time.Minute), 10000, 0},
-		{"one a second, late", every(time.Second, 0, time.Minute), 10000, 0},
+		{"twenty a second, late", every(dense, 0, time.Minute), -1, 0},
+		{"two a second, late", every(500*time.Millisecond, 0, time.Minute), -1, 0},
+		{"one a second, late", every(time.Second, 0, time.Minute), -1, 0},
 		{"one late, then nothing", []*record.Record{served(ended+time.Second, late)}, -1, 0},
 		{"one a second, in time", every(time.Second, 0, 0), -1, 0},
 		{"five a second, of which one is late", every(200*time.Millisecond, time.Second, 1100*time.Millisecond), 0, 0},
@@ -183,7 +232,7 @@ func TestRecovery(t *testing.T) {
 		if r.RecoveryMs != nil {
 			got = *r.RecoveryMs
 		}
-		if got != test.want || r.WorseAfter != test.worse || r.WorseBefore != 0 || (r.RecoveryUnknown != "") != (test.want < 0) {
+		if got != test.want || r.WorseAfter != test.worse || r.WorseBefore != 0 || (r.RecoveryUnknown != "") != (test.want < 0) || strings.HasSuffix(test.name, ", late") != (r.RecoveryUnknown == "latencies were not as before within 10s") {
 			t.Errorf("%s: %v ms, worse %v, then %v, %q; want %v ms, then %v", test.name, got, r.WorseBefore, r.WorseAfter, r.RecoveryUnknown, test.want, test.worse)
 		}
 	}
