@@ -66,6 +66,8 @@ func TestObjectivesCountWhatDidNotComplete(t *testing.T) {
 		{"the longest", "e2e:max<500ms", cut(record.Cancelled, second), 1, false, true},
 		{"the longest, cut off soon", "e2e:max<500ms", cut(record.Cancelled, 100*ms), 1, false, false},
 		{"gaps that never ended", "itl:p99<500ms", cut(record.Cancelled, second, 10*ms), 11, false, true},
+		{"cut off after a long gap, few", "itl:p99<500ms", cut(record.Cancelled, 620*ms, 10*ms, 610*ms), 5, true, false},
+		{"cut off after a long gap, enough to decide with the next", "itl:p99<500ms", cut(record.Cancelled, 620*ms, 10*ms, 610*ms), 9, false, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			run := &record.Run{To: time.Hour, Drained: 2 * time.Hour}

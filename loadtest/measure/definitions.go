@@ -110,7 +110,7 @@ func Definitions() []Definition {
 		},
 		{
 			Name:   "offered_rps",
-			Text:   "Requests that were due in the window, per second. The window begins after the warm-up and ends when the last request was due.",
+			Text:   "Requests that were due in the window, per second. The window begins after the warm-up and ends when sending does: after --duration, or with a trace that ends before when its last request was due.",
 			VLLM:   "--request-rate, as asked for; the arrival times are stretched to fit it",
 			AIPerf: "--request-rate, as asked for",
 			SGLang: "--request-rate, as asked for",

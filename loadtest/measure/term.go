@@ -74,8 +74,11 @@ func newTermSample(due []*record.Record, drained time.Duration, t Term) termSamp
 			if until == unset {
 				until = max(drained, r.Due)
 			}
-			d := requestLatency(r, t.Latency)
-			switch least := atLeast(r, t.Latency, until); {
+			d, least := requestLatency(r, t.Latency), atLeast(r, t.Latency, until)
+			if t.Latency == "itl" { // its other gaps are in the sample
+				least = between(r.Last(), until)
+			}
+			switch {
 			case d != unset && (t.Latency == "ttft" || t.Latency == "second_token"):
 				came(d)
 			case least != unset && !t.Within(least):

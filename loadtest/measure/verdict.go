@@ -65,16 +65,19 @@ func verdict(run *record.Run, s *Summary) (Verdict, string) {
 		return None, "no request was due in the window; make it longer or raise the rate"
 	}
 	n := float64(s.Requests)
-	wrong := 0
+	wrong, most := 0, ""
 	for _, code := range faults {
 		wrong += s.Codes[code]
-	}
-	if share := float64(wrong) / n; share > failing {
-		return None, fmt.Sprintf("%.1f%% of the requests were refused as invalid (%s); correct the workload", 100*share, s.Failures[0].Code)
+		if s.Codes[code] > s.Codes[most] {
+			most = code
+		}
 	}
 	refused := s.Rejected + s.Errors + s.TimedOut + s.Unsent - wrong
 	if share := float64(refused) / n; share > failing && refused > 1 {
 		return Overloaded, unserved(s, share)
+	}
+	if share := float64(wrong) / n; share > failing {
+		return None, fmt.Sprintf("%.1f%% of the requests were refused as invalid (%s); correct the workload", 100*share, most)
 	}
 	if run.Concurrency > 0 {
 		return None, "closed loop: the clients wait for the server, so it cannot fall behind"

@@ -153,6 +153,41 @@ func TestTooShortAWindowHasOneRemedy(t *testing.T) {
 	}
 }
 
+// A server that refuses many is overloaded, whatever a few others are refused for. Where only the workload is
+// at fault, the reason names its fault.
+func TestInvalidRequestsAmongOthers(t *testing.T) {
+	const refused, invalid = "RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"
+	for _, test := range []struct {
+		name    string
+		codes   map[string]int // of 600 requests
+		verdict measure.Verdict
+		reason  string
+	}{
+		{"many refused, some invalid", map[string]int{refused: 300, invalid: 12}, measure.Overloaded, "50.0% of the requests were not served"},
+		{"some invalid, a few refused", map[string]int{refused: 5, invalid: 30}, measure.None, "5.0% of the requests were refused as invalid (INVALID_ARGUMENT)"},
+		{"invalid in two ways, fewer than those refused", map[string]int{refused: 5, invalid: 4, "NOT_FOUND": 3}, measure.None, "1.2% of the requests were refused as invalid (INVALID_ARGUMENT)"},
+	} {
+		run := &record.Run{To: time.Minute, Drained: time.Minute}
+		for i := range 600 {
+			due := time.Duration(i) * 100 * ms
+			run.Records = append(run.Records, one(due, record.Arrival{At: 10 * ms, Tokens: 1}))
+		}
+		at := 0
+		for code, n := range test.codes {
+			for range n {
+				r := ended(record.Failed, run.Records[at].Due, run.Records[at].Due+ms)
+				if r.Code = code; code == refused {
+					r.Outcome = record.Rejected
+				}
+				run.Records[at], at = r, at+1
+			}
+		}
+		if s := measure.Summarize(run, measure.Options{}); s.Verdict != test.verdict || !strings.HasPrefix(s.Reason, test.reason) {
+			t.Errorf("%s: %s: %s", test.name, s.Verdict, s.Reason)
+		}
+	}
+}
+
 // Failures of the server are overload even if nothing waits.
 func TestFailuresAreOverload(t *testing.T) {
 	run := queue{rate: 10, places: 1, service: 50 * time.Millisecond, seconds: 60}.run(1)
