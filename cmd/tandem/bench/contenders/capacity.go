@@ -1,6 +1,7 @@
 package contenders
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -29,7 +30,7 @@ type Capacities struct {
 	// Tries in the order in which they were made.
 	Tries    []Try
 	Outcomes []*loadtest.Outcome
-	// Interrupted: it was ended early.
+	// Interrupted: it ended early.
 	Interrupted bool
 }
 
@@ -53,27 +54,24 @@ const (
 
 // Capacities searches for the capacity of each contender, in turns at each step of the
 // searches. An end of ctx ends it early, with the rounds that are whole; if there is none
-// the error is ErrInterrupted.
+// the error is ErrInterrupted. Another error comes with the rounds that were whole before it, nil if there
+// are none.
 func (s *Set) Capacities(ctx context.Context, o CapacityOptions, progress loadtest.Progress) (*Capacities, error) {
 	if err := s.open(ctx, o.Load, o.Carry, progress); err != nil {
 		return nil, err
 	}
 	found := &Capacities{}
-	for round := range max(o.Rounds, 1) {
-		if err := found.round(ctx, s.all, round, o.Start); err != nil {
-			return nil, err
-		}
-		if found.Interrupted {
-			break
-		}
+	var err error
+	for round := 0; round < max(o.Rounds, 1) && !found.Interrupted; round++ {
+		err = found.round(ctx, s.all, round, o.Start)
 	}
 	if len(found.Rounds) == 0 {
-		return nil, ErrInterrupted
+		return nil, cmp.Or(err, ErrInterrupted)
 	}
 	for _, r := range s.all {
 		found.Outcomes = append(found.Outcomes, r.outcome(r.Name))
 	}
-	return found, nil
+	return found, err
 }
 
 // round searches once for the capacity of each.
@@ -96,7 +94,7 @@ func (c *Capacities) round(ctx context.Context, all []*running, round int, start
 			left = true
 			t, whole, err := all[i].take(ctx, fmt.Sprintf("round %d, %.4g requests/s", round+1, rate), rate)
 			if err != nil || !whole {
-				c.Interrupted = err == nil
+				c.Interrupted = true
 				return err
 			}
 			f := &t.figures

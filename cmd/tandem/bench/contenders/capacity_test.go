@@ -26,6 +26,7 @@ type queue struct {
 	sent  map[string]int    // prompts
 	runs  int
 	stop  func(runs int)
+	fail  func(runs int) error
 }
 
 func (q *queue) Ask(b contenders.Bounds) { q.asked = append(q.asked, b) }
@@ -42,6 +43,11 @@ func (q *queue) Do(context.Context, *workload.Request, client.Clock, *record.Rec
 func (q *queue) Drive(ctx context.Context, o drive.Options) (*record.Run, error) {
 	if q.runs++; q.stop != nil {
 		q.stop(q.runs)
+	}
+	if q.fail != nil {
+		if err := q.fail(q.runs); err != nil {
+			return nil, err
+		}
 	}
 	if q.sent == nil {
 		q.sent = map[string]int{}
@@ -145,23 +151,67 @@ func TestCapacities(t *testing.T) {
 	}
 }
 
-// What was whole before an interruption stays.
-func TestCapacitiesInterrupted(t *testing.T) {
-	for _, after := range []int{1, 12} { // in the first round, and in the second
-		ctx, cancel := context.WithCancel(t.Context())
-		q := &queue{takes: 10 * time.Millisecond, stop: func(runs int) {
-			if runs == after {
-				cancel()
+// What was whole before an interruption or a failure stays. What fails after the interruption is no news.
+func TestCapacitiesEndEarly(t *testing.T) {
+	broken := errors.New("a worker is gone")
+	for _, test := range []struct {
+		name           string
+		stopAt, failAt int // in run 1 of the first round, or 12 of the second
+		rounds         int
+		err            error
+	}{
+		{"interrupted at once", 1, 0, 0, contenders.ErrInterrupted},
+		{"interrupted later", 12, 0, 1, nil},
+		{"failed at once", 0, 1, 0, broken},
+		{"failed later", 0, 12, 1, broken},
+		{"interrupted at once, then failed", 1, 1, 0, contenders.ErrInterrupted},
+		{"interrupted later, then failed", 12, 12, 1, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			q := &queue{takes: 10 * time.Millisecond, stop: func(runs int) {
+				if runs == test.stopAt {
+					cancel()
+				}
+			}, fail: func(runs int) error {
+				if runs == test.failAt {
+					return broken
+				}
+				return nil
+			}}
+			var got *contenders.Capacities
+			err := contenders.Use(ctx, []contenders.Contender{{Name: "a", Virtual: q}}, func(set *contenders.Set) (err error) {
+				got, err = set.Capacities(ctx, contenders.CapacityOptions{Load: searchLoad(t), Start: 90, Rounds: 3}, nil)
+				return err
+			})
+			if !errors.Is(err, test.err) {
+				t.Errorf("error %v, want %v", err, test.err)
 			}
-		}}
-		set, err := contenders.Start(ctx, []contenders.Contender{{Name: "a", Virtual: q}})
-		if err != nil {
-			t.Fatal(err)
+			if test.rounds == 0 && got != nil || test.rounds > 0 && (got == nil || !got.Interrupted || len(got.Rounds) != test.rounds || len(got.Outcomes) != 1) {
+				t.Errorf("%+v, want %d rounds", got, test.rounds)
+			}
+		})
+	}
+}
+
+// So it does at given rates.
+func TestRatesEndEarly(t *testing.T) {
+	broken := errors.New("a worker is gone")
+	for failAt, steps := range map[int]int{1: 0, 4: 1} { // two contenders: in the first step, and in the second
+		runs := 0
+		fail := func(int) error {
+			if runs++; runs == failAt {
+				return broken
+			}
+			return nil
 		}
-		got, err := set.Capacities(ctx, contenders.CapacityOptions{Load: searchLoad(t), Start: 90, Rounds: 3}, nil)
-		cancel()
-		if after == 1 && !errors.Is(err, contenders.ErrInterrupted) || after > 1 && (err != nil || !got.Interrupted || len(got.Rounds) != 1) {
-			t.Errorf("in run %d: %+v, %v", after, got, err)
+		two := []contenders.Contender{
+			{Name: "a", Virtual: &queue{takes: 10 * time.Millisecond, fail: fail}}, {Name: "b", Virtual: &queue{takes: 10 * time.Millisecond, fail: fail}},
+		}
+		got, err := contenders.Run(t.Context(), two, contenders.Options{Load: searchLoad(t), Rates: []float64{10, 20}, Rounds: 1}, nil)
+		if !errors.Is(err, broken) || (got != nil) != (steps > 0) || got != nil && (len(got.Steps) != steps || len(got.Outcomes) != 2 || !got.Interrupted) {
+			t.Errorf("failed in run %d: %+v, %v", failAt, got, err)
 		}
 	}
 }

@@ -53,7 +53,7 @@ type running struct {
 	client  client.Client // of session
 }
 
-// ErrInterrupted is the error if the end of a context came before any step was whole.
+// ErrInterrupted is the error if the end of a context came before anything was measured.
 var ErrInterrupted = errors.New("interrupted before a rate was measured on all sides")
 
 // Set is contenders that run. Not for concurrent use.
@@ -85,6 +85,20 @@ func (s *Set) Stop() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Use starts contenders, has measure use them, and stops them. After the end of ctx failures are expected:
+// an error of measure is then ErrInterrupted.
+func Use(ctx context.Context, wanted []Contender, measure func(*Set) error) error {
+	s, err := Start(ctx, wanted)
+	var stopped error
+	if err == nil {
+		err, stopped = measure(s), s.Stop()
+	}
+	if err != nil && ctx.Err() != nil {
+		return ErrInterrupted
+	}
+	return errors.Join(err, stopped)
 }
 
 // open begins a session of each with a load whose requests carry bounds. None sends a contender a prompt of an
@@ -158,16 +172,18 @@ type taken struct {
 	seconds    float64
 }
 
-// take measures a rate. It is not whole if ctx ended it.
+// take measures a rate. It is not whole if ctx ended it: what fails since then is no news.
 func (r *running) take(ctx context.Context, what string, rate float64) (t taken, whole bool, err error) {
 	before := r.cpuSeconds()
-	if t.figures, err = r.session.Step(ctx, what, rate); err != nil {
-		return t, false, r.failure(err)
+	t.figures, err = r.session.Step(ctx, what, rate)
+	if err == nil && r.mesh != nil {
+		err = r.mesh.Failed()
 	}
-	if r.mesh != nil {
-		if err := r.mesh.Failed(); err != nil {
-			return t, false, r.failure(err)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = nil
 		}
+		return t, false, r.failure(err)
 	}
 	t.cpuSeconds, t.seconds = r.cpuSeconds(), r.session.Last().Drained.Seconds()
 	for part, seconds := range before {

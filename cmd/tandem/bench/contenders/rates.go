@@ -1,8 +1,8 @@
 package contenders
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -32,7 +32,7 @@ type Result struct {
 	// Steps in the order in which they were measured.
 	Steps    []Step
 	Outcomes []*loadtest.Outcome
-	// Interrupted: it was ended early.
+	// Interrupted: it ended early.
 	Interrupted bool
 }
 
@@ -48,23 +48,17 @@ type Step struct {
 }
 
 // Run starts the contenders, measures them at rates and stops them. An end of ctx ends it
-// early, with the steps that are whole; if there is none the error is ErrInterrupted.
+// early, with the steps that are whole; if there is none the error is ErrInterrupted. Another error comes
+// with the steps that were whole before it, nil if there are none.
 func Run(ctx context.Context, wanted []Contender, o Options, progress loadtest.Progress) (result *Result, err error) {
-	defer func() {
-		// What fails since it was asked to end is no news.
-		if err != nil && ctx.Err() != nil && (result == nil || len(result.Steps) == 0) {
-			err = ErrInterrupted
-		}
-	}()
-	s, err := Start(ctx, wanted)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, s.Stop()) }()
-	return s.AtRates(ctx, o, progress)
+	err = Use(ctx, wanted, func(s *Set) (err error) {
+		result, err = s.AtRates(ctx, o, progress)
+		return err
+	})
+	return result, err
 }
 
-// AtRates measures the contenders at rates. An end of ctx ends it early like Run.
+// AtRates measures the contenders at rates. An end of ctx and errors end it early as they do Run.
 func (s *Set) AtRates(ctx context.Context, o Options, progress loadtest.Progress) (*Result, error) {
 	if err := s.open(ctx, o.Load, o.Carry, progress); err != nil {
 		return nil, err
@@ -81,16 +75,13 @@ func (s *Set) AtRates(ctx context.Context, o Options, progress loadtest.Progress
 	for round := range rounds {
 		for n, rate := range rates {
 			step, whole, err := together(ctx, s.all, rate, round+n)
-			if err != nil {
-				return result, err
-			}
-			if !whole {
+			if err != nil || !whole {
 				result.Interrupted = true
 				if len(result.Steps) == 0 {
-					return nil, ErrInterrupted
+					return nil, cmp.Or(err, ErrInterrupted)
 				}
 				result.finish(s.all)
-				return result, nil
+				return result, err
 			}
 			result.Steps = append(result.Steps, step)
 		}

@@ -7,7 +7,6 @@ package modes
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -41,37 +40,30 @@ type Options struct {
 	Workers int
 }
 
-// Run measures three contenders: aggregated, disaggregated and auto. If ctx ends, it returns
-// the mixes that are complete, or contenders.ErrInterrupted if none is.
-func Run(ctx context.Context, three []contenders.Contender, o Options, progress loadtest.Progress) (result *Result, err error) {
-	result = &Result{Workers: o.Workers, Rounds: max(o.Rounds, 1), Mixes: []Mixed{}}
-	defer func() {
-		// After the end of ctx, failures are expected.
-		if err != nil && ctx.Err() != nil && len(result.Mixes) == 0 {
-			err = contenders.ErrInterrupted
+// Run measures three contenders: aggregated, disaggregated and auto. If ctx ends, it returns what was
+// measured until then, or contenders.ErrInterrupted if no mix has a round. Another error comes with what was
+// measured before it.
+func Run(ctx context.Context, three []contenders.Contender, o Options, progress loadtest.Progress) (*Result, error) {
+	result := &Result{Workers: o.Workers, Rounds: max(o.Rounds, 1), Mixes: []Mixed{}}
+	err := contenders.Use(ctx, three, func(set *contenders.Set) error {
+		for i, mix := range o.Mixes {
+			if err := result.add(ctx, set, mix, o, uint64(i), progress); err != nil {
+				result.Interrupted = true
+				if ctx.Err() != nil && len(result.Mixes) > 0 {
+					return nil
+				}
+				return fmt.Errorf("mix %s: %w", mix.Name, err)
+			}
+			if result.Interrupted {
+				return nil
+			}
 		}
-	}()
-	set, err := contenders.Start(ctx, three)
-	if err != nil {
-		return result, err
-	}
-	defer func() { err = errors.Join(err, set.Stop()) }()
-	for i, mix := range o.Mixes {
-		err := result.add(ctx, set, mix, o, uint64(i), progress)
-		switch {
-		case errors.Is(err, contenders.ErrInterrupted) && i > 0:
-			result.Interrupted = true
-			return result, nil
-		case err != nil:
-			return result, fmt.Errorf("mix %s: %w", mix.Name, err)
-		case result.Interrupted:
-			return result, nil
-		}
-	}
-	return result, nil
+		return nil
+	})
+	return result, err
 }
 
-// add measures a mix.
+// add measures a mix. An error comes after what was measured of it is in r.
 func (r *Result) add(ctx context.Context, set *contenders.Set, mix Mix, o Options, number uint64, progress loadtest.Progress) error {
 	load, err := loadOf(mix, o.Load, number)
 	if err != nil {
@@ -106,12 +98,11 @@ func (r *Result) add(ctx context.Context, set *contenders.Set, mix Mix, o Option
 			rates = nil
 		}
 		result, err := set.AtRates(ctx, contenders.Options{Load: load, Carry: carry, Rates: rates, Rounds: o.Rounds}, progress)
-		if err != nil {
-			return err
+		if result != nil {
+			r.Rates, r.Interrupted = result, result.Interrupted
+			r.Mixes = append(r.Mixes, atRates(mix.Name, slo.String(), result))
 		}
-		r.Rates, r.Interrupted = result, result.Interrupted
-		r.Mixes = append(r.Mixes, atRates(mix.Name, slo.String(), result))
-		return nil
+		return err
 	}
 	if load.MinRequests == 0 {
 		load.MinRequests = leastRequests
@@ -119,12 +110,11 @@ func (r *Result) add(ctx context.Context, set *contenders.Set, mix Mix, o Option
 	// Begin with the rate at which workers complete requests one at a time.
 	start := float64(o.Workers) / max(idle.E2E, time.Millisecond).Seconds()
 	found, err := set.Capacities(ctx, contenders.CapacityOptions{Load: load, Carry: carry, Start: start, Rounds: o.Rounds}, progress)
-	if err != nil {
-		return err
+	if found != nil {
+		r.Interrupted = found.Interrupted
+		r.Mixes = append(r.Mixes, searched(mix.Name, slo.String(), found))
 	}
-	r.Interrupted = found.Interrupted
-	r.Mixes = append(r.Mixes, searched(mix.Name, slo.String(), found))
-	return nil
+	return err
 }
 
 // leastRequests is the default for the requests of a search step. Fewer would make the share

@@ -16,8 +16,9 @@ type Result struct {
 	Rounds  int     `json:"rounds"`
 	Mixes   []Mixed `json:"mixes"`
 	// Rates is the result at given rates, of which there is one mix; nil after a search.
-	Rates       *contenders.Result `json:"-"`
-	Interrupted bool               `json:"interrupted,omitempty"`
+	Rates *contenders.Result `json:"-"`
+	// Interrupted: it ended early. Mixes are missing, or the last has fewer rounds.
+	Interrupted bool `json:"interrupted,omitempty"`
 }
 
 // Mixed is what a mix gave.

@@ -71,7 +71,7 @@ func (r *Result) capacities(out *strings.Builder) {
 		fmt.Fprintf(out, "Medians of %d rounds, with their %.0f%% intervals.\n", r.Rounds, 100*r.Mixes[0].Confidence)
 	}
 	if r.Interrupted {
-		out.WriteString("It was interrupted: the last mix has fewer rounds.\n")
+		out.WriteString("It ended early: mixes are missing, or the last one has fewer rounds.\n")
 	}
 	if limits != nil {
 		out.WriteString("\n" + strings.Join(limits, ""))
@@ -106,7 +106,7 @@ func Page(file string, mixes []Mix, i int) string {
 // WritePage writes the page of a mix, with the plots of all contenders.
 func (r *Result) WritePage(w io.Writer, i int) error {
 	if i >= len(r.Mixes) {
-		return nil // it was interrupted before
+		return nil // it ended before
 	}
 	return contenders.WriteHTML(w, r.Mixes[i].outcomes)
 }

@@ -156,10 +156,10 @@ func (f *modesFlags) run(cmd *cobra.Command) error {
 		defer deferCollector()()
 	}
 	live, finish := f.server.progress(cmd.ErrOrStderr())
-	result, err := modes.Run(cmd.Context(), three, f.options, live)
+	result, failed := modes.Run(cmd.Context(), three, f.options, live)
 	finish()
-	if err != nil {
-		return loadFailure(cmd.Context(), err)
+	if failed = loadFailure(cmd.Context(), failed); failed != nil && len(result.Mixes) == 0 {
+		return failed
 	}
 	for _, r := range result.Reports() {
 		r.Command, r.Version = command(cmd), telemetry.ReadBuild().String()
@@ -176,7 +176,7 @@ func (f *modesFlags) run(cmd *cobra.Command) error {
 	} else {
 		errs = append(errs, result.WriteMarkdown(cmd.OutOrStdout()))
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(append(errs, failed)...); err != nil {
 		return err
 	}
 	if result.Interrupted {

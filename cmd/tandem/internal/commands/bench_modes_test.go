@@ -69,6 +69,24 @@ func TestBenchModesTable(t *testing.T) {
 	}
 }
 
+// A mix that cannot be measured takes none of those before it away.
+func TestBenchModesFailsLate(t *testing.T) {
+	onVirtualTime(t)
+	out := filepath.Join(t.TempDir(), "out.json")
+	args := strings.Fields("bench modes --virtual --model=tiny --duration=1s --warmup=200ms --rounds=1 --seed=3 --mix=1024/16 --mix=256/64 --request-timeout=200ms --out")
+	got := run(t.Context(), "", nil, append(args, out)...)
+	text, err := os.ReadFile(out)
+	if err != nil || !strings.Contains(string(text), `"name": "1024/16"`) || !strings.Contains(string(text), `"interrupted": true`) {
+		t.Errorf("%v: %s", err, text)
+	}
+	if !strings.Contains(got.stdout, "\n| 1024/16 | ") || !strings.Contains(got.stdout, "It ended early") {
+		t.Error(got.stdout)
+	}
+	if got.status != 1 || !strings.Contains(got.stderr, "tandem: mix 256/64: aggregated: no request of the ") {
+		t.Errorf("status %d: %s", got.status, got.stderr)
+	}
+}
+
 // A preset asks for ten minutes at least, unless a duration is given.
 func TestBenchModesDurationWithPreset(t *testing.T) {
 	onVirtualTime(t)

@@ -108,10 +108,14 @@ process may use, it gives one to each worker and the others to the router.`,
 			other,
 		}, contenders.Options{Load: load, Share: share, Rounds: rounds}, live)
 		live.finish()
-		if err != nil {
-			return loadFailure(cmd.Context(), err)
+		failed := loadFailure(cmd.Context(), err)
+		if result == nil {
+			return failed
 		}
-		return printSimulated(cmd.OutOrStdout(), result, share, *asJSON)
+		if err := printSimulated(cmd.OutOrStdout(), result, share, *asJSON); failed == nil {
+			return err
+		}
+		return failed
 	}
 	return cmd
 }

@@ -83,7 +83,7 @@ func interruptedOr(ctx context.Context, err error) error {
 
 // loadFailure is the error of a load test with the exit status that it deserves.
 func loadFailure(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
+	if err == nil || ctx.Err() == nil {
 		return err
 	}
 	return &exitError{status: exitInterrupted, message: err.Error(), cause: err}
