@@ -99,22 +99,21 @@ func (a *autoscaler) resize(pool string, to int) {
 	c.scaleTo(pool, to, a.StartTime)
 }
 
-// scaleTo has as many workers of a pool serve, or start: those that drain go on first, and others
-// serve once they have started; without a start time all do at once. Those that are too many leave
-// when nothing is left of what they took, the last ones first.
-func (c *Cluster) scaleTo(pool string, to int, startTime time.Duration) {
-	var serve []*Worker // those that serve, or will
+// serving are the workers of a pool that serve, or start.
+func (c *Cluster) serving(pool string) (serve []*Worker) {
 	for _, w := range c.config.Workers {
 		if w.Pool == pool && (w.starting != nil || w.process != nil && !w.process.drains()) {
 			serve = append(serve, w)
 		}
 	}
-	for _, w := range c.config.Workers {
-		if len(serve) < to && w.Pool == pool && w.process != nil && w.process.drains() {
-			w.process.undrain()
-			serve = append(serve, w)
-		}
-	}
+	return serve
+}
+
+// scaleTo has as many workers of a pool serve, or start: others serve once they have started; without a
+// start time all do at once. Those that are too many leave when nothing is left of what they took, the
+// last ones first.
+func (c *Cluster) scaleTo(pool string, to int, startTime time.Duration) {
+	serve := c.serving(pool)
 	for _, w := range c.config.Workers {
 		if len(serve) < to && w.Pool == pool && w.process == nil && w.starting == nil {
 			c.startIn(w, startTime)

@@ -142,6 +142,27 @@ func TestEventsWhileStarting(t *testing.T) {
 	}
 }
 
+// No autoscaler takes a drain back: a worker that drains ends, and one starts in its place.
+func TestAutoscaleKeepsDrains(t *testing.T) {
+	const second = time.Second
+	c := scaled(simulate.ScaleDesired, 2)
+	c.Mode = disaggregated
+	c.Autoscale.Bounds.Decode.Min = 2 // so that d-2 starts at 2 s, and serves at 9 s
+	c.Events = []simulate.Event{{At: 15 * second, Do: simulate.Drain{Worker: "d-2"}}}
+	_, r := runOf(t, c, 20, 35*second, "--prompt-tokens=uniform:20-600", "--output-tokens=uniform:1-100", "--seed=4")
+	if n := outcomes(r); n["completed"] != len(r.Records) {
+		t.Error(n)
+	}
+	for _, span := range []struct {
+		from, to time.Duration
+		serves   bool
+	}{{10 * second, 14 * second, true}, {16 * second, 22 * second, false}, {29 * second, 35 * second, true}} {
+		if n := served(r, span.from, span.to); (n["d-2"] > 0) != span.serves {
+			t.Errorf("from %v to %v: %v; d-2 serves: want %v", span.from, span.to, n, span.serves)
+		}
+	}
+}
+
 // A worker that cannot start is one error, however often the autoscaler wants it, and is paid for no
 // longer than its starts take.
 func TestStartFails(t *testing.T) {

@@ -138,7 +138,15 @@ func (e Heal) to(c *Cluster) error {
 	return nil
 }
 
+// Workers that drain go on before others start.
 func (e Scale) to(c *Cluster) error {
+	missing := e.To - len(c.serving(e.Pool))
+	for _, w := range c.config.Workers {
+		if missing > 0 && w.Pool == e.Pool && w.process != nil && w.process.drains() {
+			w.process.undrain()
+			missing--
+		}
+	}
 	c.scaleTo(e.Pool, e.To, 0)
 	return nil
 }
