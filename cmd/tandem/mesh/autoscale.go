@@ -68,14 +68,15 @@ func (a *autoscaler) run(ctx context.Context) error {
 		case e := <-a.ended:
 			err = a.end(e)
 		case now := <-ticker.C:
-			a.follow(now)
+			a.follow(ctx, now)
 		}
 	}
 	return errors.Join(err, a.stopAll())
 }
 
-// follow starts and stops workers so that there are as many as the router desires.
-func (a *autoscaler) follow(now time.Time) {
+// follow starts and stops workers so that, with those of other processes, there are as many as the
+// router desires.
+func (a *autoscaler) follow(ctx context.Context, now time.Time) {
 	if !a.process.ready.Load() || a.process.sizes == nil {
 		return
 	}
@@ -83,13 +84,35 @@ func (a *autoscaler) follow(now time.Time) {
 	if !known {
 		return
 	}
-	a.scale(now, controlv1.Role_ROLE_PREFILL, a.bounds.Prefill, sizes.Prefill)
-	a.scale(now, controlv1.Role_ROLE_DECODE, a.bounds.Decode, sizes.Decode)
+	others := a.others(ctx)
+	a.scale(now, controlv1.Role_ROLE_PREFILL, a.bounds.Prefill, sizes.Prefill, others[controlv1.Role_ROLE_PREFILL])
+	a.scale(now, controlv1.Role_ROLE_DECODE, a.bounds.Decode, sizes.Decode, others[controlv1.Role_ROLE_DECODE])
 }
 
-// scale changes a pool to a size. Workers that stop still hold their memory, so they count before
-// others may start.
-func (a *autoscaler) scale(now time.Time, role controlv1.Role, bounds scaling.Range, size scaling.Size) {
+// others is how many workers of other processes serve the model, by role.
+func (a *autoscaler) others(ctx context.Context) map[controlv1.Role]int {
+	serve := map[controlv1.Role]int{}
+	errOnce := errors.New("one view is enough")
+	_ = a.process.watchWorkers(ctx, func(workers []*controlv1.WorkerView, _ string) error {
+		for _, v := range workers {
+			if r := v.GetRecord(); v.GetConnected() && r.GetState() == controlv1.WorkerState_WORKER_STATE_SERVING && r.GetModel() == a.process.model.spec.Name && !a.has(r.GetId()) {
+				serve[r.GetRole()]++
+			}
+		}
+		return errOnce
+	})
+	return serve
+}
+
+// has reports whether a worker is one of this process.
+func (a *autoscaler) has(id string) bool {
+	return slices.ContainsFunc(a.process.parts, func(p *part) bool { return p.id == id }) ||
+		slices.ContainsFunc(a.extras, func(e *extra) bool { return e.part.id == id })
+}
+
+// scale changes a pool to a size, of which other processes have some. Workers that stop still hold their
+// memory, so they count before others may start.
+func (a *autoscaler) scale(now time.Time, role controlv1.Role, bounds scaling.Range, size scaling.Size, others int) {
 	var serve []*extra
 	all := bounds.Min
 	for _, e := range a.extras {
@@ -101,7 +124,7 @@ func (a *autoscaler) scale(now time.Time, role controlv1.Role, bounds scaling.Ra
 			serve = append(serve, e)
 		}
 	}
-	want := min(max(size.Desired, bounds.Min), bounds.Max) - bounds.Min
+	want := max(min(size.Desired, bounds.Max)-others-bounds.Min, 0)
 	for n := len(serve); n < want && all < bounds.Max && !now.Before(a.retryAt); n, all = n+1, all+1 {
 		if err := a.start(role, size.Reason); err != nil {
 			a.retryAt = now.Add(scaleRetry)
@@ -154,10 +177,7 @@ func (a *autoscaler) start(role controlv1.Role, why string) (err error) {
 // freeID is an id that no worker of the process has.
 func (a *autoscaler) freeID(role controlv1.Role) string {
 	for n := 1; ; n++ {
-		id := fmt.Sprintf("%s-%d", api.Name(role), n)
-		taken := slices.ContainsFunc(a.process.parts, func(p *part) bool { return p.id == id }) ||
-			slices.ContainsFunc(a.extras, func(e *extra) bool { return e.part.id == id })
-		if !taken {
+		if id := fmt.Sprintf("%s-%d", api.Name(role), n); !a.has(id) {
 			return id
 		}
 	}

@@ -12,11 +12,13 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/latency"
@@ -83,6 +85,27 @@ func TestAutoscale(t *testing.T) {
 	}
 	decode.Store(2)
 	serving("decode-1 decode-2")
+
+	// Workers that joined from elsewhere count, and this process never has less than its least.
+	part := mesh.ServeOptions{Options: o.Options, Target: "decode", ID: "decode-9"}
+	part.Membership.Endpoints, part.Signals.URLs, part.HTTP, part.Metrics, part.Record.Dir = up.Etcd, up.NATS, "", "", ""
+	joined, leave := context.WithCancel(t.Context())
+	defer leave()
+	left := make(chan error, 1)
+	go func() {
+		left <- mesh.Serve(joined, part, quiet, prometheus.NewRegistry(), ignore, func(mesh.Part) {})
+	}()
+	serving("decode-1 decode-9")
+	decode.Store(3)
+	serving("decode-1 decode-2 decode-9")
+	decode.Store(1)
+	serving("decode-1 decode-9")
+	decode.Store(2)
+	leave()
+	serving("decode-1 decode-2")
+	if err := <-left; err != nil {
+		t.Errorf("the one from elsewhere ended with %v", err)
+	}
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("it ended with %v", err)
