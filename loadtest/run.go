@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/tandem-serving/tandem/loadtest/client"
@@ -160,7 +159,7 @@ func (s *Session) startRate(ctx context.Context) (float64, error) {
 		return s.cfg.Rate, nil
 	}
 	capacity, err := s.Estimate(ctx)
-	return rounded(capacity / 2), err
+	return search.Round(capacity/2, 3), err
 }
 
 // sweepPlan returns the sweep's plan, nil if interrupted first.
@@ -220,7 +219,7 @@ func Rates(capacity float64) []float64 {
 func ratesAt(capacity float64, fractions ...float64) []float64 {
 	rates := make([]float64, len(fractions))
 	for i, fraction := range fractions {
-		rates[i] = rounded(fraction * capacity)
+		rates[i] = search.Round(fraction*capacity, 3)
 	}
 	return rates
 }
@@ -244,10 +243,4 @@ func failureOf(run *record.Run) string {
 		}
 	}
 	return "they took too long"
-}
-
-// rounded keeps three digits, so that a rate is easy to type.
-func rounded(rate float64) float64 {
-	short, _ := strconv.ParseFloat(strconv.FormatFloat(rate, 'g', 3, 64), 64) // formatted from a number
-	return short
 }

@@ -97,11 +97,11 @@ func (f *findMax) next() (float64, bool) {
 // capped reports whether the client is the limit before the server.
 func (f *findMax) capped() bool { return f.ceiling > 0 && (f.high == 0 || f.ceiling < f.high) }
 
-// between is the logarithmic middle of the bracket, rounded to four digits if that keeps
-// it apart from the ends.
+// between is the logarithmic middle of the bracket, rounded if that keeps it apart
+// from the ends.
 func (f *findMax) between() float64 {
 	middle := math.Sqrt(f.low * f.high)
-	if short := round(middle); short > f.low && short < f.high {
+	if short := Round(middle, readable); short > f.low && short < f.high {
 		return short
 	}
 	return middle

@@ -43,7 +43,7 @@ func GeometricRates(from, to float64, n int) ([]float64, error) {
 	}
 	rates := make([]float64, n)
 	for i := range rates {
-		rates[i] = round(from * math.Pow(to/from, float64(i)/float64(n-1)))
+		rates[i] = Round(from*math.Pow(to/from, float64(i)/float64(n-1)), readable)
 	}
 	rates[0], rates[n-1] = from, to
 	return rates, nil
@@ -83,8 +83,11 @@ func ParseRates(text string) ([]float64, error) {
 
 func positive(rate float64) bool { return rate > 0 && rate < 1e9 }
 
-// round keeps four digits for readability.
-func round(rate float64) float64 {
-	scale := math.Pow(10, 3-math.Floor(math.Log10(rate)))
-	return math.Round(rate*scale) / scale
+// readable is how many digits of a rate a search keeps.
+const readable = 4
+
+// Round keeps so many digits of a rate, which is then easy to read and to type.
+func Round(rate float64, digits int) float64 {
+	short, _ := strconv.ParseFloat(strconv.FormatFloat(rate, 'g', digits, 64), 64) // formatted from a number
+	return short
 }

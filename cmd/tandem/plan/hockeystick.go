@@ -3,7 +3,6 @@ package plan
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/tandem-serving/tandem/loadtest/report"
@@ -32,7 +31,7 @@ func (plan *Plan) Report(ctx context.Context, began time.Time) (*report.Report, 
 	)
 	for _, share := range shares {
 		at := load
-		f := rounded(rate * share)
+		f := search.Round(rate*share, 4)
 		if recorded {
 			at.Workload.Speed *= share
 		} else {
@@ -65,10 +64,4 @@ func (plan *Plan) Report(ctx context.Context, began time.Time) (*report.Report, 
 	r.SetSearch(sweep.Result(), figures)
 	r.Figures, r.Planned = planned, &planned.Rate
 	return r, nil
-}
-
-// rounded keeps four digits.
-func rounded(rate float64) float64 {
-	short, _ := strconv.ParseFloat(strconv.FormatFloat(rate, 'g', 4, 64), 64) // formatted from a number
-	return short
 }

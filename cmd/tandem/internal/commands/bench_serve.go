@@ -94,14 +94,14 @@ Ctrl-C ends the run and reports what was measured; the exit status is then 130.`
 		if err := outputs.write(cmd, out.Report, out.Runs); err != nil {
 			return err
 		}
-		return benchResult(out.Report)
+		return benchResult(out.Report, config.FindMax)
 	}
 	return cmd
 }
 
 // benchResult is the exit status that a report deserves: 0 unless nothing was
-// completed or it was interrupted.
-func benchResult(r *report.Report) error {
+// completed, it was interrupted, or it is of a search for the highest rate that found none.
+func benchResult(r *report.Report, findMax bool) error {
 	switch {
 	case r.Interrupted:
 		return &exitError{status: exitInterrupted, message: "interrupted: the report has what was measured so far"}
@@ -109,6 +109,8 @@ func benchResult(r *report.Report) error {
 		return errors.New("no request was due in the measured window: raise --duration or the rate")
 	case r.Completed == 0:
 		return fmt.Errorf("no request of %d was completed: the report says what the server answered", r.Requests)
+	case findMax && r.Search != nil && r.Search.MaxRate == nil:
+		return errors.New("no rate was found that is stable and meets the SLO: the report says why of each that was tried")
 	}
 	return nil
 }

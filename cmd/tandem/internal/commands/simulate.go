@@ -98,8 +98,9 @@ func (f *simulateFlags) run(cmd *cobra.Command, file string) error {
 		if f.config.Sweep != "" || f.config.FindMax || f.outputs.html+f.outputs.out+f.outputs.csv+f.outputs.hdr != "" {
 			return usageError(cmd, "--policies prints one table: leave out --sweep, --find-max and the flags of other outputs, but for --json")
 		}
-		if f.config.SLO == "" {
-			return usageError(cmd, "--policies compares goodput: say what that is with --slo, such as ttft:p90<500ms,tpot:p90<30ms")
+		slo, err := f.config.Objective()
+		if err != nil || len(slo.Terms) == 0 {
+			return cmp.Or(err, usageError(cmd, "--policies compares goodput: say what that is with --slo, such as ttft:p90<500ms,tpot:p90<30ms, or with --preset"))
 		}
 		table, err := comparePolicies(cmd.Context(), f.config, *s, live)
 		live.finish()
@@ -118,7 +119,7 @@ func (f *simulateFlags) run(cmd *cobra.Command, file string) error {
 	if err := f.outputs.write(cmd, out.Report, out.Runs); err != nil {
 		return err
 	}
-	return benchResult(out.Report)
+	return benchResult(out.Report, f.config.FindMax)
 }
 
 // simulation reads a scenario, and checks it together with the flags.

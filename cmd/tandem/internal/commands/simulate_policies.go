@@ -36,7 +36,7 @@ type policyComparison struct {
 
 // comparePolicies sends the same traffic to the cluster under each routing policy.
 func comparePolicies(ctx context.Context, config loadtest.Config, s simulation, live loadtest.Progress) (policyComparison, error) {
-	table := policyComparison{SLO: config.SLO}
+	var table policyComparison
 	for _, name := range routing.Policies() {
 		s.policy = name
 		config.Drive = s.Drive
@@ -48,6 +48,7 @@ func comparePolicies(ctx context.Context, config loadtest.Config, s simulation, 
 			return table, &exitError{status: exitInterrupted, message: "interrupted: not all policies were simulated"}
 		}
 		f := &out.Report.Figures
+		table.SLO = f.SLO
 		table.Policies = append(table.Policies, policyRow{
 			Policy: name, GoodputRPS: f.Goodput, Attainment: f.SLOAttainment, Completed: f.Completed, Rejected: f.Rejected,
 			TTFTP50: f.TTFT.Percentile("p50"), TTFTP99: f.TTFT.Percentile("p99"), TPOTP99: f.TPOT.Percentile("p99"),

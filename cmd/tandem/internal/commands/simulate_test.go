@@ -225,6 +225,10 @@ func TestSimulateSearches(t *testing.T) {
 	if strings.Contains(found.told, "left") || !strings.Contains(found.told, "step 3") {
 		t.Errorf("virtual time is told as time left: %s", found.told)
 	}
+	got := run(t.Context(), "", nil, "simulate", file, "--find-max", "--duration=2s", "--rate=10", "--slo=ttft:p50<1us") // no token is as fast
+	if got.status != 1 || !strings.HasSuffix(got.stderr, "\ntandem: no rate was found that is stable and meets the SLO: the report says why of each that was tried\n") || !strings.Contains(got.stdout, "ttft:p50<1") {
+		t.Errorf("a search without a result: %+v", got)
+	}
 	closed := simulate(t, file, "--concurrency=4")
 	if closed.Completed < 100 {
 		t.Errorf("%+v", closed)
@@ -315,6 +319,9 @@ func TestSimulatePolicies(t *testing.T) {
 	}
 	if got := run(t.Context(), "", nil, append(args, "--request-timeout=1ms")...); got.status != 1 || !strings.HasPrefix(got.stdout, "goodput for") || !strings.Contains(got.stderr, "no request was completed, whatever the policy") {
 		t.Errorf("%+v", got)
+	}
+	if got := run(t.Context(), "", nil, append(args, "--slo=", "--send-slo=false", "--preset=mlperf:llama-3.1-8b-server", "--duration=2s")...); got.status != 0 || !strings.HasPrefix(got.stdout, "goodput for ttft:p99<=2s,tpot:p99<=100ms\n\nPOLICY ") {
+		t.Errorf("of a preset: %+v", got)
 	}
 	for _, more := range [][]string{{"--find-max", "leave out --sweep, --find-max"}, {"--slo=", "say what that is with --slo", "--send-slo=false"}} {
 		if got := run(t.Context(), "", nil, slices.Concat(args, more[:1], more[2:])...); got.status != 2 || !strings.Contains(got.stderr, more[1]) {
