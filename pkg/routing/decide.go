@@ -171,7 +171,7 @@ func (rt *Router) place(s *search, decodes, aggregatedPrefills *candidates) (p p
 	case p.prefills.fitness.usable():
 		rt.predictTransfers(s, p.decode, p.prefills)
 		p.prefill, p.promptWorkers = rt.pick(p.prefills.fittest()), p.prefills.usable()
-		p.decode.addTransferWait(p.prefill, s.request.MaxNew)
+		rt.transferFrom(s, &p.decode.cost, p.prefill)
 		if mode == inferencev1.Mode_MODE_AUTO {
 			p.promptWorkers += decodes.usable()
 		}

@@ -205,18 +205,23 @@ func (rt *Router) predictTransfers(s *search, decode *candidate, prefills *candi
 	for i := range prefills.all {
 		c := &prefills.all[i]
 		rt.predictTransfer(&c.cost, s.now, &c.finding, &decode.finding, decode.uncached, c.firstMs, c.prefillMs)
-		late := decode.cost
-		c.totalMs += late.addTransferWait(c, s.request.MaxNew)
-		if _, tpot := s.entry.objective(&late); tpot > 0 && late.measured && s.request.Attempt == 0 {
-			c.misses = c.misses || late.lateToken(late.doubtToken) > tpot
-		}
+		with := decode.cost
+		c.totalMs += rt.transferFrom(s, &with, c)
+		c.misses = c.misses || with.misses
 	}
 }
 
-// addTransferWait adds to the cost of a decode worker how much later its second token comes because of
-// the KV from a prefill worker, and returns that, milliseconds.
-func (c *cost) addTransferWait(prefill *candidate, maxNew int) float64 {
-	later := max(prefill.transferMs-max(c.placeMs, c.transferMs), 0)
-	c.delaySecondToken(later, maxNew)
-	return later
+// transferFrom has the cost of a decode worker be that with KV from a prefill worker, where it was that
+// with KV of a prompt of average length. It returns how much more that costs, milliseconds.
+func (rt *Router) transferFrom(s *search, c *cost, prefill *candidate) (moreMs float64) {
+	assumedMs, assumedTokenMs := max(c.placeMs, c.transferMs), c.tpotMs
+	c.transferMs, c.bytesPerMs = prefill.transferMs, prefill.bytesPerMs
+	waitMs := max(c.placeMs, c.transferMs)
+	c.tokenTimes = c.onTime.delayed(waitMs, s.request.MaxNew)
+	_, tpot := s.entry.objective(c)
+	c.misses = tpot > 0 && c.measured && s.request.Attempt == 0 && c.lateToken(c.doubtToken) > tpot
+	if waitMs > assumedMs {
+		return waitMs - assumedMs
+	}
+	return (c.tpotMs - assumedTokenMs) * rt.countedTokens(s.request)
 }

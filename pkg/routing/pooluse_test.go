@@ -107,3 +107,36 @@ func TestRefusalsAreTold(t *testing.T) {
 		t.Errorf("the other one tells of %d ms ago", ago)
 	}
 }
+
+// TestALongPromptHidesItsTransfer: the time that KV takes does not count as far as it is sent while its own
+// prompt is computed, however short other prompts are.
+func TestALongPromptHidesItsTransfer(t *testing.T) {
+	p, d := prefill("p1"), decode("d1")
+	for _, r := range []*controlv1.WorkerRecord{p, d} {
+		r.Capacity.Blocks, r.Capacity.MaxSequences = 1000, 64
+	}
+	b := newBench(t, nil, p, d)
+	report := func() {
+		for id, role := range map[string]controlv1.Role{"p1": controlv1.Role_ROLE_PREFILL, "d1": controlv1.Role_ROLE_DECODE} {
+			b.do(load(id, role, func(r *controlv1.LoadReport) { r.BlocksFree, r.BlocksTotal = 1000, 1000 }))
+		}
+	}
+	for range 64 {
+		report()
+		r := b.request(dis, 150)
+		if got, refusal, _ := b.arrive(r); got.Prefill.ID != "p1" {
+			t.Fatalf("%+v, %+v", got, refusal)
+		}
+		b.now = b.now.Add(20 * time.Millisecond)
+		b.do(routing.PromptDone{ID: r.ID})
+		b.do(routing.Sent{ID: r.ID, Bytes: 1 << 20, Busy: 1 << 20 / 600 * time.Millisecond})
+		b.do(routing.Ended{ID: r.ID, Served: true, Tokens: 1})
+	}
+	report()
+	long := b.request(dis, 8000) // computed in 863 ms, sent in 853
+	long.MaxNew, long.TPOT = 16, 40*time.Millisecond
+	got, refusal, _ := b.arrive(long)
+	if got.Prefill.ID != "p1" || got.Decision.GetTpotMs() > 2 {
+		t.Errorf("a token is predicted to take %v ms: %+v", got.Decision.GetTpotMs(), refusal)
+	}
+}

@@ -163,6 +163,9 @@ func (rt *Router) promptDone(now time.Time, id string) (more bool) {
 		d.decode.progressed(now)
 		return rt.begins(now, d.decode)
 	}
+	if rt.disaggregatedPromptMs == 0 { // it is the first one
+		rt.disaggregatedPromptMs = milliseconds(now.Sub(d.at))
+	}
 	rt.disaggregatedPromptMs = average(rt.disaggregatedPromptMs, now.Sub(d.at), averageWeight)
 	d.prefill.computed(id)
 	d.prefill.progressed(now)

@@ -26,12 +26,11 @@ type cost struct {
 	firstMs    float64 // to the first token: the sum of these
 	transferMs float64 // from the first token until KV that is sent has arrived
 	bytesPerMs float64 // that a transfer is taken to move; 0: none is predicted
-	tpotMs     float64 // an output token
-	aloneMs    float64 // the same if nobody else decoded there
-	othersMs   float64 // the same of those that decode there, with this request's prompt
-	mostMs     float64 // the same if every step had as much of prompts as it may
-	leastMs    float64 // the same if no step had any, and what a late second token adds; infinite where no pace is kept
-	totalMs    float64 // to the first token, and for as many output tokens as count
+	tokenTimes
+	onTime   tokenTimes // the same if the second token came as soon as its step allows
+	aloneMs  float64    // tpotMs if nobody else decoded there
+	othersMs float64    // tpotMs of those that decode there, with this request's prompt
+	totalMs  float64    // to the first token, and for as many output tokens as count
 	// promptMs is what its prompt adds to the steps of a worker that does all of it, and delaysOthersMs how much
 	// longer that makes others wait who decode there, all together.
 	promptMs, delaysOthersMs float64
@@ -55,6 +54,13 @@ type cost struct {
 	alone   bool // nobody else is there, and nothing is in its way
 	crowded bool // its prompt waits for a place in the batch, which KV that arrives gets first
 	misses  bool // the objective of the request is out of reach there
+}
+
+// tokenTimes are what an output token takes.
+type tokenTimes struct {
+	tpotMs  float64 // as predicted
+	mostMs  float64 // if every step had as much of prompts as it may
+	leastMs float64 // if no step had any; infinite where no pace is kept
 }
 
 // computed is how many tokens of the prompt the worker computes for the request.
@@ -213,26 +219,32 @@ func (rt *Router) addDecodeCost(s *search, c *candidate, model latency.Model, pr
 	if elsewhere {
 		c.before -= w.endWithin(rt.disaggregatedPromptMs, life)
 		c.placeMs = c.waitForPlaceMs(c.before, life)
-		c.delaySecondToken(max(c.placeMs, c.transferMs), r.MaxNew)
+		c.onTime = c.tokenTimes
+		c.tokenTimes = c.onTime.delayed(max(c.placeMs, c.transferMs), r.MaxNew)
 	} else if c.placeMs = c.waitForPlaceMs(load.decoding, life); c.placeMs > c.queueMs {
 		c.firstMs += c.placeMs - c.queueMs
 		c.queueMs, c.crowded = c.placeMs, true
 	}
-	counted := float64(min(r.MaxNew, rt.config.TPOTHorizonTokens))
+	counted := rt.countedTokens(r)
 	c.decodeMs = counted * (model.PerTokenMs + model.PerContextTokenMs*float64(r.Tokens)) * c.slowToken
 	c.totalMs = c.firstMs - c.savedMs + c.tpotMs*counted + c.decodeMs*float64(load.decoding)/2 // the others are half-way, on average
 }
 
-// delaySecondToken has the second token come later than its step. A worker that keeps the objective of
+// delayed are those of a second token that comes later than its step. A worker that keeps the objective of
 // a token makes up for that by giving prompts less of the steps, as long as they have any.
-func (c *cost) delaySecondToken(ms float64, maxNew int) {
+func (t tokenTimes) delayed(ms float64, maxNew int) tokenTimes {
 	each := ms / float64(max(maxNew-1, 1))
-	most := c.mostMs + each
-	c.leastMs += each
-	if !math.IsInf(c.leastMs, 1) {
-		most = max(c.mostMs, c.leastMs)
+	most := t.mostMs + each
+	if !math.IsInf(t.leastMs, 1) {
+		most = max(t.mostMs, t.leastMs+each)
 	}
-	c.tpotMs, c.mostMs = min(c.tpotMs+each, most), most
+	t.tpotMs, t.mostMs = min(t.tpotMs+each, most), most
+	return t
+}
+
+// countedTokens is how many output tokens count in the cost of a request.
+func (rt *Router) countedTokens(r *Request) float64 {
+	return float64(min(r.MaxNew, rt.config.TPOTHorizonTokens))
 }
 
 // delaysOthersMs is how much longer a prompt makes so many sequences wait, all together, if it adds at most
