@@ -205,7 +205,7 @@ func (rt *Router) capacity(role controlv1.Role, model string) (out scaling.Pool,
 	var step latency.Model
 	var tokens, sequences, kv float64
 	for _, w := range rt.ofRole(role) {
-		if !w.connected || w.draining || !w.of(served) {
+		if !rt.takes(w, served) {
 			continue
 		}
 		out.Workers++

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
 // A router knows at what rate requests come, how they are spread, and what they ask for.
@@ -82,6 +84,29 @@ func TestDemandOfClasses(t *testing.T) {
 		if step.tight > 0 && (d.TTFT <= time.Second || d.TTFT >= 10*time.Second) {
 			t.Errorf("the mean is %v", d.TTFT)
 		}
+	}
+}
+
+// Workers that get no requests are no capacity.
+func TestCapacityIsOfWorkersThatGetRequests(t *testing.T) {
+	m := newMesh(4, 1)
+	m.serveVersions(&controlv1.Policy{Versions: []*controlv1.ModelVersion{{ArithmeticClass: "served"}}})
+	for i, w := range m.prefill {
+		w.version.Class, w.takesAggregated, w.known = "served", true, true
+		switch i {
+		case 0:
+			w.version.Class = "another"
+		case 1:
+			w.connected = false
+		case 2:
+			m.leaves(m.now, w)
+		}
+	}
+	if got := m.Mesh("").Prefill.Workers; got != 1 {
+		t.Errorf("%d workers are capacity, want 1", got)
+	}
+	if got := m.pool(controlv1.Role_ROLE_PREFILL, "", &demand{prompt: 100, most: 10, share: 1}).workers; got != 1 {
+		t.Errorf("%d workers are compared for the use of pools, want 1", got)
 	}
 }
 

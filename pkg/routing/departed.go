@@ -26,7 +26,7 @@ func (rt *Router) leaves(now time.Time, w *worker) {
 		w.believe(record)
 	}
 	w.leavesAt = now
-	rt.pinsDue = now
+	rt.pinsDue, rt.grouped = now, nil
 	rt.expireWorkers(now)
 }
 
@@ -34,7 +34,7 @@ func (rt *Router) leaves(now time.Time, w *worker) {
 func (rt *Router) stays(now time.Time, w *worker) {
 	w.believe(w.believed(w.listed))
 	w.listed, w.drained = nil, false
-	rt.pinsDue = now
+	rt.pinsDue, rt.grouped = now, nil
 }
 
 // staysAgain takes in that a worker reports its load. leavesDoubt after it said that it

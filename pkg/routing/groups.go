@@ -10,8 +10,10 @@ import (
 type groups struct {
 	roles              map[controlv1.Role][]*worker // each by id
 	aggregatedPrefills []*worker                    // those that take aggregated requests, by id
-	// aggregatedPrefillsOf is how many of those serve a model, by its name.
+	// aggregatedPrefillsOf is how many of those get requests for a model, by its name, and taking how many
+	// of a role get requests.
 	aggregatedPrefillsOf map[string]int
+	taking               map[controlv1.Role]int
 	kinds                []*worker // one of each model, version and block size, without block stores
 	// contextTokens is the longest context of the decode workers of a version.
 	contextTokens map[Version]int
@@ -21,16 +23,26 @@ func (rt *Router) groups() *groups {
 	if rt.grouped != nil {
 		return rt.grouped
 	}
-	g := &groups{roles: make(map[controlv1.Role][]*worker), aggregatedPrefillsOf: make(map[string]int), contextTokens: make(map[Version]int)}
+	g := &groups{
+		roles: make(map[controlv1.Role][]*worker), aggregatedPrefillsOf: make(map[string]int),
+		taking: make(map[controlv1.Role]int), contextTokens: make(map[Version]int),
+	}
 	for _, w := range rt.order {
 		g.roles[w.role] = append(g.roles[w.role], w)
 		if w.takesAggregated {
 			g.aggregatedPrefills = append(g.aggregatedPrefills, w)
-			for _, m := range rt.config.Models {
-				if w.of(m) {
+		}
+		takes := false
+		for _, m := range rt.config.Models {
+			if rt.takes(w, m) {
+				takes = true
+				if w.takesAggregated {
 					g.aggregatedPrefillsOf[m.Name]++
 				}
 			}
+		}
+		if takes {
+			g.taking[w.role]++
 		}
 		if w.role == controlv1.Role_ROLE_DECODE || w.takesAggregated {
 			g.contextTokens[w.version] = max(g.contextTokens[w.version], w.contextTokens)

@@ -142,7 +142,7 @@ func (rt *Router) forgetSender(w *worker) {
 // any the configured guess.
 func (rt *Router) speedOf(now time.Time, w *worker) float64 {
 	switch {
-	case w.speed.known(now) && (w.speed.several || len(rt.ofRole(partner(w.role))) == 1):
+	case w.speed.known(now) && (w.speed.several || rt.groups().taking[partner(w.role)] == 1):
 		return w.speed.bytesPerMs
 	case rt.speed.known(now):
 		return rt.speed.bytesPerMs

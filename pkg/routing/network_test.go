@@ -20,13 +20,14 @@ type mesh struct {
 }
 
 func newMesh(prefill, decode int) *mesh {
-	m := &mesh{Router: New(Config{TransferBytesPerSecond: 1e9, LoadStale: time.Second, MaxQueueWait: time.Second}, rand.New(rand.NewPCG(1, 2)))}
+	m := &mesh{Router: New(Config{Models: []Model{{}}, TransferBytesPerSecond: 1e9, LoadStale: time.Second, MaxQueueWait: time.Second}, rand.New(rand.NewPCG(1, 2)))}
 	m.now = time.Unix(1000, 0)
 	add := func(name string, role controlv1.Role) *worker {
 		w := m.newWorker(&controlv1.WorkerRecord{
 			Id: name, Epoch: 1, Role: role, Capacity: &controlv1.Capacity{Blocks: 1024, BlockTokens: 16, MaxSequences: 64, MaxWaiting: 64, ContextTokens: 4096},
 			Layout: &kvtransferv1.Layout{Layers: 2, BlockTokens: 16, SliceBytes: 8000}, // 1,000 bytes a token
 		})
+		w.connected = true
 		m.workers[name] = w
 		m.order = append(m.order, w)
 		return w
@@ -91,6 +92,11 @@ func TestSpeedBetweenWorkers(t *testing.T) {
 			m.moved(m.prefill[1], m.decode[0], 100)
 			m.moved(m.prefill[0], m.decode[0], 5000)
 		}, [2][2]float64{{5000, 5000}, {100, 100}}},
+		{"a worker with one that is left", func(m *mesh) {
+			m.moved(m.prefill[0], m.decode[0], 100)
+			m.moved(m.prefill[1], m.decode[1], 5000)
+			m.leaves(m.now, m.prefill[1])
+		}, [2][2]float64{{100, 5000}, {100, 5000}}},
 		{"what shared the network once does not count", func(m *mesh) {
 			m.moved(m.prefill[0], m.decode[0], 1600)
 			m.moved(m.prefill[0], m.decode[0], 800)

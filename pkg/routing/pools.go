@@ -107,7 +107,7 @@ func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
 	served := rt.model(model)
 	for _, w := range rt.ofRole(role) {
 		m, known := w.measured()
-		if !known || !w.connected || w.draining || !w.of(served) || role == controlv1.Role_ROLE_PREFILL && !w.takesAggregated {
+		if !known || !rt.takes(w, served) || role == controlv1.Role_ROLE_PREFILL && !w.takesAggregated {
 			continue
 		}
 		// What a worker has hardly done is taken to need as long as where it is done.

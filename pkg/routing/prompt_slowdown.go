@@ -5,7 +5,7 @@ package routing
 // token leaves. Most of those prompts have not come yet, so that the queue does not show them.
 
 // promptsPerMs is how many prompts come in a millisecond to each of the model's prefill workers that
-// take aggregated requests, and sent, of how many of these the KV is sent to a decode worker. Each router
+// get aggregated requests, and sent, of how many of these the KV is sent to a decode worker. Each router
 // whose last report counts is taken to get as many as this one.
 func (rt *Router) promptsPerMs(model string) (prompts, sent float64) {
 	d, workers := rt.demandFor(model), rt.groups().aggregatedPrefillsOf[model]

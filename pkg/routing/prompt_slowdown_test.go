@@ -20,14 +20,18 @@ func TestAnswersLeaveTimeToPrompts(t *testing.T) {
 		come    int    // prompts that came in the last two seconds
 		routers int    // others, that got as many
 		foreign int    // prefill workers of another model
+		away    string // why there are others that get no requests; empty: there are none
 		want    string // who decodes
 	}{
-		{"few prompts", 16, 1, 0, 0, "p"},
-		{"few prompts at one router", 16, 4, 0, 0, "p"},
-		{"few prompts at each of many routers", 16, 4, 20, 0, "d"},
-		{"many prompts", 16, 40, 0, 0, "d"},
-		{"many prompts, which workers of another model do not take", 16, 40, 0, 20, "d"},
-		{"many prompts, with whole chunks beside others", 0, 40, 0, 0, "p"},
+		{"few prompts", 16, 1, 0, 0, "", "p"},
+		{"few prompts at one router", 16, 4, 0, 0, "", "p"},
+		{"few prompts at each of many routers", 16, 4, 20, 0, "", "d"},
+		{"many prompts", 16, 40, 0, 0, "", "d"},
+		{"many prompts, which workers of another model do not take", 16, 40, 0, 20, "", "d"},
+		{"many prompts, beside workers that drain", 16, 40, 0, 0, "drains", "d"},
+		{"many prompts, beside workers that are gone", 16, 40, 0, 0, "gone", "d"},
+		{"many prompts, beside workers of another version", 16, 40, 0, 0, "foreign", "d"},
+		{"many prompts, with whole chunks beside others", 0, 40, 0, 0, "", "p"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, d := aggregatedPrefill("p"), decode("d")
@@ -40,7 +44,25 @@ func TestAnswersLeaveTimeToPrompts(t *testing.T) {
 				f.Model, f.ModelDigest = "other", "o"
 				workers = append(workers, f)
 			}
+			if c.away != "" {
+				for i := range 10 {
+					a := aggregatedPrefill(fmt.Sprint("a", i))
+					if c.away == "foreign" {
+						a.Layout.ArithmeticClass = "other"
+					}
+					workers = append(workers, a)
+				}
+			}
 			b := newBench(t, func(c *routing.Config) { c.Router = "r" }, workers...)
+			b.do(routing.PolicyChanged{Policy: &controlv1.Policy{Versions: []*controlv1.ModelVersion{{Model: "fable", ModelDigest: "m", ArithmeticClass: "c"}}}})
+			for i := range 10 {
+				switch ref := (routing.Ref{ID: fmt.Sprint("a", i), Epoch: 1}); c.away {
+				case "drains":
+					b.do(routing.Leaving{Worker: ref})
+				case "gone":
+					b.do(routing.Disconnected{Worker: ref})
+				}
+			}
 			for i := range c.routers {
 				workers = append(workers, &controlv1.WorkerRecord{Id: fmt.Sprint("r", i), Role: controlv1.Role_ROLE_ROUTER, Epoch: 1})
 			}

@@ -15,7 +15,7 @@ type pin struct {
 
 // pinVersions finds the versions that the workers decide, and whom that leaves out.
 func (rt *Router) pinVersions(now time.Time) {
-	rt.pinsDue = time.Time{}
+	rt.pinsDue, rt.grouped = time.Time{}, nil
 	for _, m := range rt.config.Models {
 		found := true
 		for _, o := range rt.served[m.Name] {

@@ -61,7 +61,7 @@ func (rt *Router) serveVersions(policy *controlv1.Policy) {
 		}
 		rt.served[m.Name] = served
 	}
-	rt.pinsDue = rt.now
+	rt.pinsDue, rt.grouped = rt.now, nil
 }
 
 // Served are the versions of a model that new requests may be given, as far as they
@@ -78,6 +78,23 @@ func (rt *Router) Served(model string) []Version {
 
 func (rt *Router) serves(model string, v Version) bool {
 	return v != (Version{}) && slices.ContainsFunc(rt.served[model], func(o *servedVersion) bool { return o.current() == v })
+}
+
+// takes reports whether a worker gets new requests for a model: it is connected, does not drain, and is of
+// a version that is served, or none is known yet.
+func (rt *Router) takes(w *worker, m Model) bool {
+	if !w.connected || w.draining || !w.of(m) {
+		return false
+	}
+	known := false
+	for _, o := range rt.served[m.Name] {
+		v := o.current()
+		if v == w.version {
+			return true
+		}
+		known = known || v != (Version{})
+	}
+	return !known
 }
 
 // assign gives a request the version that it runs in, which stays once it is sent. It
