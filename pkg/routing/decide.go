@@ -47,8 +47,8 @@ func (s *search) foreign(w *worker) bool {
 }
 
 // decide searches workers for e and dispatches it if there are some, which it says. A
-// request that has not begun may go to another version that is served, if its own has no
-// worker that could ever take it.
+// request that has not begun may go to another version that is served, or is refused for that
+// one's load, if its own has no worker that could ever take it.
 func (rt *Router) decide(now time.Time, e *entry) (fitness, Refusal) {
 	e.byReports = false
 	defer func() {
@@ -66,7 +66,7 @@ func (rt *Router) decide(now time.Time, e *entry) (fitness, Refusal) {
 		if v == e.version || v == (Version{}) {
 			continue
 		}
-		if other, why := rt.decideFor(now, e, v); other <= later {
+		if other, why := rt.decideFor(now, e, v); other <= later || other == tooSlow {
 			e.version = v
 			return other, why
 		}

@@ -274,6 +274,21 @@ func TestRefusedForItsOwnVersion(t *testing.T) {
 	t.Error("not refused")
 }
 
+// A request whose version has no worker is refused at once if the other one is too slow for it.
+func TestRefusedForTheOtherVersion(t *testing.T) {
+	b := newBench(t, byName, versioned("d1", "a/1"), versioned("d2", "b/1"))
+	b.do(routing.PolicyChanged{Policy: &controlv1.Policy{Versions: []*controlv1.ModelVersion{
+		{Model: "fable", ModelDigest: "a", ArithmeticClass: "1"}, {Model: "fable", ModelDigest: "b", ArithmeticClass: "1", Weight: proto.Uint32(0)},
+	}}})
+	b.do(routing.Disconnected{Worker: routing.Ref{ID: "d1", Epoch: 1}})
+	b.do(load("d2", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.WaitingSequences, r.WaitingTokens = 1, 100_000 }))
+	r := b.request(agg, 100)
+	r.TTFT = 100 * time.Millisecond
+	if _, refusal, answered := b.arrive(r); !answered || refusal.Reason != api.ReasonSLOUnattainable {
+		t.Errorf("answered %v: %+v", answered, refusal)
+	}
+}
+
 // A router that knows the digest serves that one, in the class that most have.
 func TestVersionOfARouterThatKnowsTheDigest(t *testing.T) {
 	b := newBench(t, func(c *routing.Config) { c.Models = []routing.Model{{Name: "fable", Digest: "a"}} },
