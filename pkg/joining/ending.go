@@ -193,6 +193,9 @@ func (j *Join) fail(now time.Time, side Side, err error) {
 	j.closeAll()
 	j.released = true
 	goesOn := j.rival != nil && !confirmed
+	for i := range failures {
+		failures[i].Beside = goesOn
+	}
 	release := Release{Attempt: j.number, ID: j.id(), Failures: failures, Hedge: j.attempt.hedge, Beside: goesOn}
 	if len(failures) > 0 {
 		release.Err = err

@@ -20,6 +20,23 @@ func TestHedgeIDIsNoClients(t *testing.T) {
 	}
 }
 
+// An attempt that failed while the other went on was not tried again.
+func TestFailuresBesideAnotherAttempt(t *testing.T) {
+	lost := status.Error(codes.Unavailable, "connection lost")
+	r := newRequest(time.Time{}, 9)
+	for attempt, id := range []string{"d1", "d2"} {
+		if attempt > 0 {
+			r.wake(t)
+		}
+		r.do(joining.Dispatched{Attempt: attempt, Began: r.now, Dispatch: routing.Dispatch{Decode: routing.Ref{ID: id, Epoch: 1}, HedgeAfter: time.Second}})
+	}
+	r.do(joining.Closed{Stream: joining.Stream{Attempt: 1, Side: joining.Decode}, Err: lost})
+	s := r.do(joining.Closed{Stream: joining.Stream{Attempt: 0, Side: joining.Decode}, Err: lost})
+	if s.ask == nil || len(s.ask.Failures) != 2 || !s.ask.Failures[0].Beside || s.ask.Failures[1].Beside {
+		t.Errorf("asks with %+v", s.ask)
+	}
+}
+
 // Only a first token decides which of two attempts was late: not the end of the request.
 func TestWhichAttemptWasLate(t *testing.T) {
 	for name, c := range map[string]struct {

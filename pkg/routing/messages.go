@@ -63,6 +63,7 @@ type Failure struct {
 	Verdict    bool   // it says that the request is wrong: another has to say the same
 	Replaced   bool   // another incarnation answers in its place, so it is dead
 	Leaves     bool   // it takes nothing new any more
+	Beside     bool   // another attempt of the request went on
 	// Unreached is the decode worker to which no transfer from Worker could begin, for
 	// Why: it speaks against the pair alone.
 	Unreached  Ref

@@ -70,8 +70,20 @@ func (rt *Router) mayRetry(now time.Time, r *Request) bool {
 	return true
 }
 
-// firstLoss reports whether all that failed in a request is one worker that is lost.
-func firstLoss(r *Request) bool { return len(r.Failures) == 1 && r.Failures[0].Lost }
+// firstLoss reports whether all that was tried again in a request for a worker's failure is one worker that
+// is lost: one that left had not begun, and where a hedged attempt failed, the other went on.
+func firstLoss(r *Request) bool {
+	lost := 0
+	for _, f := range r.Failures {
+		if f.Leaves || f.Beside {
+			continue
+		}
+		if lost++; !f.Lost {
+			return false
+		}
+	}
+	return lost == 1
+}
 
 // retrySpent is the answer to a request whose worker failed when there were as many retries as may
 // be.

@@ -1,6 +1,7 @@
 package routing_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -59,7 +60,7 @@ func TestRetriesAreAShare(t *testing.T) {
 // A worker that dies leaves as many requests to be tried again as ran on it, which all are, whether or
 // not another has room for them. Those of one that answers, or may, are a share of the requests.
 func TestRetriesAfterAFailure(t *testing.T) {
-	d1 := routing.Ref{ID: "d1", Epoch: 1}
+	d1, other := routing.Ref{ID: "d1", Epoch: 1}, routing.Ref{ID: "d0", Epoch: 1}
 	for _, c := range []struct {
 		name          string
 		first, second uint32 // requests that the workers have room for; the first one's fail
@@ -67,14 +68,18 @@ func TestRetriesAfterAFailure(t *testing.T) {
 		soon          bool // after they came
 		failure       routing.Failure
 		all           bool
+		before        []routing.Failure
 	}{
-		{"dead, the other has room", 1000, 1000, 400, false, routing.Failure{Worker: d1, Gone: true, Lost: true}, true},
-		{"dead, the other is full", 100, 100, 200, false, routing.Failure{Worker: d1, Gone: true, Lost: true}, true},
-		{"dead, and had nearly all", 198, 2, 200, false, routing.Failure{Worker: d1, Gone: true, Lost: true}, true},
-		{"silent, the other is full", 100, 100, 200, false, routing.Failure{Worker: d1, Gone: true, Silent: true}, true},
-		{"silent, and had nearly all", 198, 2, 200, false, routing.Failure{Worker: d1, Gone: true, Silent: true}, false},
-		{"silent soon, and had nearly all", 198, 2, 200, true, routing.Failure{Worker: d1, Gone: true, Silent: true}, false},
-		{"its engine failed, and it had nearly all", 198, 2, 200, false, routing.Failure{Worker: d1, Gone: true}, false},
+		{"dead, the other has room", 1000, 1000, 400, false, routing.Failure{Worker: d1, Gone: true, Lost: true}, true, nil},
+		{"dead, the other is full", 100, 100, 200, false, routing.Failure{Worker: d1, Gone: true, Lost: true}, true, nil},
+		{"dead, and had nearly all", 198, 2, 200, false, routing.Failure{Worker: d1, Gone: true, Lost: true}, true, nil},
+		{"silent, the other is full", 100, 100, 200, false, routing.Failure{Worker: d1, Gone: true, Silent: true}, true, nil},
+		{"silent, and had nearly all", 198, 2, 200, false, routing.Failure{Worker: d1, Gone: true, Silent: true}, false, nil},
+		{"silent soon, and had nearly all", 198, 2, 200, true, routing.Failure{Worker: d1, Gone: true, Silent: true}, false, nil},
+		{"its engine failed, and it had nearly all", 198, 2, 200, false, routing.Failure{Worker: d1, Gone: true}, false, nil},
+		{"dead, and another one had left", 198, 2, 200, false, routing.Failure{Worker: d1, Gone: true, Lost: true}, true, []routing.Failure{{Worker: other, Gone: true, Leaves: true}}},
+		{"dead, and so was that of a hedged attempt", 198, 2, 200, false, routing.Failure{Worker: d1, Gone: true, Lost: true}, true, []routing.Failure{{Worker: other, Gone: true, Lost: true, Beside: true}}},
+		{"dead, as another one before", 198, 2, 200, false, routing.Failure{Worker: d1, Gone: true, Lost: true}, false, []routing.Failure{{Worker: other, Gone: true, Lost: true}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var records []*controlv1.WorkerRecord
@@ -107,7 +112,7 @@ func TestRetriesAfterAFailure(t *testing.T) {
 			retries := 0
 			for _, r := range failed {
 				b.do(routing.Ended{ID: r.ID, Failures: []routing.Failure{c.failure}})
-				r.Attempt, r.Retry, r.Failures = 1, true, []routing.Failure{c.failure}
+				r.Attempt, r.Retry, r.Failures = 1, true, append(slices.Clone(c.before), c.failure)
 				switch _, refusal, _ := b.arrive(r); refusal.Reason {
 				case "":
 					retries++
