@@ -7,8 +7,10 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
@@ -80,12 +82,49 @@ func TestPrefillWorkersServeAlone(t *testing.T) {
 	if !answered || got.Decode.ID != "p" || got.Prefill != (routing.Ref{}) {
 		t.Fatalf("%+v, %+v", got, refusal)
 	}
+	if why, want := got.Decision.GetReason(), "one worker does all, as there is no decode worker: d: no connection"; why != want {
+		t.Errorf("%q, want %q", why, want)
+	}
 	for _, c := range got.Decision.GetCandidates() {
 		if c.GetWorkerId() == "p" && c.GetExcluded() == "" {
 			return
 		}
 	}
 	t.Errorf("p is not shown: %v", got.Decision)
+}
+
+// Why one worker does all is said of the worker by which that was decided, not of the one that does it.
+func TestWhyOneWorkerDoesAll(t *testing.T) {
+	for _, c := range []struct {
+		name, holder string // who has most of the prompt
+		failures     []routing.Failure
+		want         string
+		fallback     bool
+	}{
+		{"the decode worker has most of the prompt", "d", nil, "32 uncached tokens on d are fewer than 64: a transfer costs more than it saves", false},
+		{"KV did not arrive, and the prefill worker has most of the prompt", "p",
+			[]routing.Failure{{Worker: routing.Ref{ID: "p0", Epoch: 1}, Unreached: routing.Ref{ID: "d0", Epoch: 1}, Why: "refused"}},
+			"one worker does all because KV could not be sent from p0 to d0: refused", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := decode("d")
+			d.Capacity.MaxSequences, d.Capacity.MaxWaiting = 16, 16
+			b := newBench(t, nil, aggregatedPrefill("p"), d)
+			b.do(load("p", controlv1.Role_ROLE_PREFILL, nil))
+			b.do(load("d", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) {
+				r.RunningSequences, r.RunningContextTokens = 14, 14*1000
+				r.StepTime.PerContextTokenMs = 0.001
+			}))
+			b.do(routing.BlocksListed{Worker: routing.Ref{ID: c.holder, Epoch: 1}, Response: &workerv1.ListBlocksResponse{Epoch: 1, BlockHashes: []uint64{1, 2, 3}}})
+			r := b.request(auto, 128)
+			r.Failures = c.failures
+			r.Hashes = hashed(b.f, func(routing.BlockKey) []kvcache.Hash { return []kvcache.Hash{1, 2, 3, 4} })
+			got, refusal, _ := b.arrive(r)
+			if got.Decode.ID != "p" || got.Decision.GetReason() != c.want || got.Fallback != c.fallback {
+				t.Errorf("%+v, %+v, want %q", got, refusal, c.want)
+			}
+		})
+	}
 }
 
 // Whole requests leave places in a prefill worker's batch for the prompts that come: once they have

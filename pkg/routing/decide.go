@@ -37,6 +37,10 @@ type search struct {
 	poolUse     // of all workers, in overload
 	// possible is how many workers may decode the request, or do all of it, now or later.
 	possible int
+	// best is the decode worker by which was decided whether one worker does all; nil: none may take it, for
+	// lacksDecode.
+	best        *candidate
+	lacksDecode string
 	// runnerUp is what mode auto did not choose: the prefill worker of a pair, or the best aggregated one.
 	runnerUp *candidate
 }
@@ -108,6 +112,7 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 		aggregatedPrefills = rt.lists.next()
 	case decodes.fitness == suspected && aggregatedPrefills.fitness < suspected:
 		decodes = rt.lists.next()
+		decodes.reason = "those that could take it may hang"
 	}
 	rt.lookAhead(s)
 	holder, aggregatedHolder := rt.toHolder(s, decodes, aggregatedPrefills)
@@ -160,6 +165,7 @@ func (rt *Router) place(s *search, decodes, aggregatedPrefills *candidates) (p p
 	if decodes.fitness.usable() {
 		p.decode = rt.pick(decodes.fittest())
 	}
+	s.best, s.lacksDecode = p.decode, decodes.reason
 	if p.decode == nil || !rt.disaggregates(s, p.decode.uncached) {
 		if aggregatedPrefills.fitness.usable() {
 			p.decode, _ = rt.bestAggregated(s, decodes, aggregatedPrefills, p.decode, nil, 0, 0)
