@@ -39,6 +39,7 @@ type outgoingReport struct {
 	nonEmpty bool
 	changed  bool // there is something new to tell since
 	shares   int
+	next     string // the worker that the next one begins with, if it could not tell all; empty: the first
 }
 
 // otherRouter is what another router said last.
@@ -113,8 +114,11 @@ func (rt *Router) tell(now time.Time) {
 	}
 	report.Shares = make([]*controlv1.RouterShare, 0, rt.outgoing.shares)
 	made := make([]controlv1.RouterShare, rt.outgoing.shares) // all at once, and beside one another
-	left := sentMost
-	for _, n := range rt.elsewhere.ordered(rt.order) {
+	left, next := sentMost, ""
+	workers := rt.elsewhere.ordered(rt.order)
+	begin, _ := rt.position(rt.outgoing.next)
+	for i := range workers {
+		n := workers[(begin+i)%len(workers)]
 		if !rt.elsewhere.tells[n.number] {
 			continue
 		}
@@ -133,10 +137,11 @@ func (rt *Router) tell(now time.Time) {
 		w.tell(share, prompts, left)
 		report.Shares = append(report.Shares, share)
 		if left -= 1 + len(share.GetSent()); left <= 0 {
+			next = workers[(begin+i+1)%len(workers)].ref.ID
 			break
 		}
 	}
-	rt.outgoing = outgoingReport{at: now, nonEmpty: len(report.GetShares())+len(report.GetHeld()) > 0, shares: len(report.GetShares())}
+	rt.outgoing = outgoingReport{at: now, nonEmpty: len(report.GetShares())+len(report.GetHeld()) > 0, shares: len(report.GetShares()), next: next}
 	rt.out = append(rt.out, Tell{report})
 }
 
@@ -212,7 +217,7 @@ func (rt *Router) routerReported(now time.Time, report *controlv1.RouterReport) 
 	left, place := sentMost, 0
 	for _, of := range report.GetShares() {
 		ref := Ref{of.GetWorkerId(), of.GetEpoch()}
-		// Routers tell of workers in the order that this one has them in, too.
+		// Routers tell of workers in the order that this one has them in, too, if from another one on.
 		n, next := rt.elsewhere.find(rt.order, ref, place)
 		place = next
 		var w *worker

@@ -119,6 +119,36 @@ func TestRoutersKnowWhatOthersSent(t *testing.T) {
 	}
 }
 
+// Of more than a report tells, the next one tells what the last one did not.
+func TestMoreThanAReportTells(t *testing.T) {
+	ids := []string{"d1", "d2", "d3"}
+	s := newSeveral(2, large(ids[0]), large(ids[1]), large(ids[2]))
+	s.all(routing.PolicyChanged{Policy: &controlv1.Policy{Routing: proto.String("least-loaded")}})
+	for _, id := range ids {
+		s.all(load(id, controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.BlocksFree, r.BlocksTotal = 1<<16, 1<<16 }))
+	}
+	s.pass(10 * time.Millisecond)
+	for i := range 3150 {
+		s.do(0, routing.Arrived{Request: routing.Request{ID: fmt.Sprint(i), Tenant: fmt.Sprint(i), Model: "fable", Mode: agg, Arrived: s.now, Tokens: 1, MaxNew: 8}})
+	}
+	if n := len(s.dispatched[0]); n != 3150 {
+		t.Fatalf("%d are sent", n)
+	}
+	most := make(map[string]int)
+	for range 4 {
+		s.pass(50 * time.Millisecond)
+		for _, id := range ids {
+			n, _ := s.routers[1].Others(routing.Ref{ID: id, Epoch: 1})
+			most[id] = max(most[id], n)
+		}
+	}
+	for _, id := range ids {
+		if most[id] < 1000 {
+			t.Errorf("of %s %d requests are known at most, of about 1,050", id, most[id])
+		}
+	}
+}
+
 // Whoever speaks for a router that speaks too is found out, and neither is believed.
 func TestTwoSpeakForOneRouter(t *testing.T) {
 	s := newSeveral(2, large("d1"))
