@@ -30,8 +30,8 @@ type Config struct {
 	// HideTenants keeps the names of tenants out of decisions, which each tenant may read of its own
 	// requests.
 	HideTenants bool
-	// DisaggregateMinTokens: in mode auto, prompts with fewer uncached tokens are
-	// computed on the decode worker, whatever that costs.
+	// DisaggregateMinTokens: in mode auto, prompts with fewer uncached tokens are never sent from one
+	// worker to another, whatever that costs: one worker does all.
 	DisaggregateMinTokens int
 	// Classes are the objectives of classes, and DefaultClass the class of requests that ask for
 	// none and have no objective.
@@ -93,7 +93,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 	fs.IntVar(&c.QueueLimit, prefix+"queue-limit", 1024, "maximum requests that wait for workers")
 	fs.DurationVar(&c.MaxQueueWait, prefix+"max-queue-wait", 30*time.Second, "maximum time that a request waits for workers, and then again in a worker's own queue")
 	fs.IntVar(&c.TenantMaxRequests, prefix+"tenant-max-requests", 1024, "maximum requests of one tenant at a time")
-	fs.IntVar(&c.DisaggregateMinTokens, prefix+"disaggregate-min-tokens", 0, "in mode auto, always compute prompts with fewer uncached tokens on the decode worker; others go where their request is predicted to cost less")
+	fs.IntVar(&c.DisaggregateMinTokens, prefix+"disaggregate-min-tokens", 0, "in mode auto, never send prompts with fewer uncached tokens from one worker to another: one worker does all; others go where their request is predicted to cost less")
 	fs.DurationVar(&c.NoWorkerGrace, prefix+"no-worker-grace", time.Second, "how long a request waits if no worker exists")
 	fs.DurationVar(&c.WorkerKeep, prefix+"worker-keep", 30*time.Second, "how long to keep a worker that etcd no longer lists, while its connection works")
 	fs.DurationVar(&c.VersionWait, prefix+"version-wait", 5*time.Second, "how long after a model's first worker appears its served version may still change, unless a request is sent before")

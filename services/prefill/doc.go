@@ -1,6 +1,7 @@
 // Package prefill is the prefill worker: it computes prompts in chunks, streams
 // their KV to decode workers layer by layer while later layers still compute,
-// and samples the first token.
+// and samples the first token. It does all of a request, too, decoding included,
+// when the router asks for that.
 //
 // cmd/tandem builds it; nothing else imports it but tests. A Service owns the
 // goroutines of its Member and of its KV sender, all of which end with Run; each

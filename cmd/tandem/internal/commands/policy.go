@@ -85,7 +85,7 @@ by weight, which is 1 by default. A digest may be shortened to its beginning, as
 	}
 	router := addControl(cmd)
 	versions := cmd.Flags().StringArray("version", nil, "version of a model to serve: MODEL=DIGEST[/ARITHMETIC-CLASS][:WEIGHT]; may be repeated")
-	threshold := cmd.Flags().Uint32("disaggregate-min-tokens", 0, "in mode auto, compute prompts with fewer uncached tokens on the decode worker")
+	threshold := cmd.Flags().Uint32("disaggregate-min-tokens", 0, "in mode auto, never send prompts with fewer uncached tokens from one worker to another: one worker does all")
 	name := cmd.Flags().String("routing", "", "how routers choose workers: "+strings.Join(routing.Policies(), ", "))
 	oneOf(cmd, "routing", routing.Policies()...)
 	tenant := cmd.Flags().Uint32("tenant-max-requests", 0, "most requests of one tenant at a time")

@@ -438,8 +438,8 @@ func (x *Capacity) GetChunkTokens() uint32 {
 // under /tandem/v1/policy.
 type Policy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In mode auto, prompts with fewer uncached tokens are computed on the decode worker.
-	// Not set: the router's configuration.
+	// In mode auto, prompts with fewer uncached tokens are never sent from one worker to
+	// another: one worker does all. Not set: the router's configuration.
 	DisaggregateMinTokens *uint32 `protobuf:"varint,1,opt,name=disaggregate_min_tokens,json=disaggregateMinTokens,proto3,oneof" json:"disaggregate_min_tokens,omitempty"`
 	// Maximum concurrent requests per tenant. Not set: the router's configuration.
 	TenantMaxRequests *uint32 `protobuf:"varint,2,opt,name=tenant_max_requests,json=tenantMaxRequests,proto3,oneof" json:"tenant_max_requests,omitempty"`
