@@ -23,7 +23,7 @@ const aggregatedMost = 12
 // decode worker may take the request.
 func (rt *Router) aggregatedPrefills(s *search, decodes fitness) *candidates {
 	workers := rt.groups().aggregatedPrefills
-	if !rt.policy.waitsAtRouter() && decodes <= later || rt.mode(s.request) == inferencev1.Mode_MODE_DISAGGREGATED || s.allDisaggregated && decodes <= later {
+	if !rt.policy.waitsAtRouter && decodes <= later || rt.mode(s.request) == inferencev1.Mode_MODE_DISAGGREGATED || s.allDisaggregated && decodes <= later {
 		workers = nil
 	}
 	n := len(workers)

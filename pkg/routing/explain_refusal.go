@@ -61,8 +61,6 @@ func (rt *Router) noteMiss(s *search, decodes, prefills *candidates, decode, pre
 	}
 }
 
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-
 // outwaited is the decision on a request whose wait is over.
 func (e *entry) outwaited(now time.Time) *controlv1.Decision {
 	if e.waitsFor == "" {

@@ -15,7 +15,7 @@ type groups struct {
 	aggregatedPrefillsOf map[string]int
 	taking               map[controlv1.Role]int
 	kinds                []*worker // one of each model, version and block size, without block stores
-	// contextTokens is the longest context of the decode workers of a version.
+	// contextTokens is the longest context of the workers of a version that decode.
 	contextTokens map[Version]int
 }
 

@@ -47,7 +47,7 @@ func (h *hedges) enough(again bool) bool { return h.left >= 1 && (again || h.lef
 
 // hedgeAfter is how long after its dispatch a request is to be hedged; 0: it is not.
 func (rt *Router) hedgeAfter(r *Request, first *candidate) time.Duration {
-	if rt.config.HedgeShare <= 0 || !rt.policy.waitsAtRouter() || r.Attempt > 0 || !first.measured {
+	if rt.config.HedgeShare <= 0 || !rt.policy.waitsAtRouter || r.Attempt > 0 || !first.measured {
 		return 0
 	}
 	return max(durationOf(first.firstMs*rt.hedges.late[byRole(first.worker.role)].factor()), hedgeLeast)
@@ -66,7 +66,7 @@ func (rt *Router) hedge(now time.Time, e Hedge) {
 	case !rt.hedges.enough(e.Again) || rt.config.HedgeShare <= 0:
 		refuse(HedgeBudget, fmt.Sprintf("hedged attempts are %v of the requests, the limit", rt.config.HedgeShare))
 		return
-	case len(rt.queue.ids) > 0 || rt.heldElsewhere() > 0 || !rt.policy.waitsAtRouter():
+	case len(rt.queue.ids) > 0 || rt.heldElsewhere() > 0 || !rt.policy.waitsAtRouter:
 		refuse(HedgeNoCapacity, "requests wait for workers")
 		return
 	}

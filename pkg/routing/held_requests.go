@@ -32,7 +32,7 @@ func (rt *Router) holds(s *search, decode, prefill *candidate, aheadMs float64, 
 		e.workMs = max(first.workMs, leastWorkMs)
 		return true
 	}
-	if !rt.policy.waitsAtRouter() || e.request.Attempt > 0 {
+	if !rt.policy.waitsAtRouter || e.request.Attempt > 0 {
 		return false
 	}
 	fresh := e.workMs == 0

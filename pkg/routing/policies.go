@@ -13,26 +13,26 @@ import (
 )
 
 // policy is how workers are chosen among those that may take a request.
-type policy interface {
+type policy struct {
 	// near are those of options between which chance decides. There are options, and they
 	// may be put into another order.
-	near(rt *Router, options []*candidate) []*candidate
+	near func(rt *Router, options []*candidate) []*candidate
 	// waitsAtRouter: a request waits at the router rather than at a worker.
-	waitsAtRouter() bool
+	waitsAtRouter bool
 	// mode is that of requests that ask for none; MODE_AUTO: whatever costs less.
-	mode() inferencev1.Mode
+	mode inferencev1.Mode
 }
 
 // DefaultPolicy is what Config.Policy is unless somebody says otherwise.
 const DefaultPolicy = "slo"
 
 var policies = map[string]policy{
-	DefaultPolicy:     leastCost{inferencev1.Mode_MODE_AUTO},
-	"aggregated":      leastCost{inferencev1.Mode_MODE_AGGREGATED},
-	"disaggregated":   leastCost{inferencev1.Mode_MODE_DISAGGREGATED},
-	"least-loaded":    leastLoaded{},
-	"prefix-affinity": prefixAffinity{},
-	"round-robin":     roundRobin{},
+	DefaultPolicy:     {leastCost, true, inferencev1.Mode_MODE_AUTO},
+	"aggregated":      {leastCost, true, inferencev1.Mode_MODE_AGGREGATED},
+	"disaggregated":   {leastCost, true, inferencev1.Mode_MODE_DISAGGREGATED},
+	"least-loaded":    {leastLoaded, false, inferencev1.Mode_MODE_AUTO},
+	"prefix-affinity": {prefixAffinity, false, inferencev1.Mode_MODE_AUTO},
+	"round-robin":     {roundRobin, false, inferencev1.Mode_MODE_AUTO},
 }
 
 // Policies are the names of all policies, in order.
@@ -40,7 +40,7 @@ func Policies() []string { return slices.Sorted(maps.Keys(policies)) }
 
 // CheckPolicy refuses a name that no policy has.
 func CheckPolicy(name string) error {
-	if policies[name] != nil {
+	if _, is := policies[name]; is {
 		return nil
 	}
 	if nearest, near := spelling.Nearest(name, maps.Keys(policies)); near {
@@ -51,7 +51,7 @@ func CheckPolicy(name string) error {
 
 // policyOf is the policy of a name, or the default.
 func policyOf(name string) policy {
-	if p := policies[name]; p != nil {
+	if p, is := policies[name]; is {
 		return p
 	}
 	return policies[DefaultPolicy]
@@ -62,7 +62,7 @@ func (rt *Router) mode(r *Request) inferencev1.Mode {
 	if r.Mode == inferencev1.Mode_MODE_AGGREGATED || r.Mode == inferencev1.Mode_MODE_DISAGGREGATED {
 		return r.Mode
 	}
-	return rt.policy.mode()
+	return rt.policy.mode
 }
 
 // least are the candidates of the least value.

@@ -1,17 +1,6 @@
 package routing
 
-import (
-	"slices"
-
-	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
-)
-
-// leastCost chooses by the predicted cost, and refuses what would miss its objective.
-type leastCost struct{ of inferencev1.Mode }
-
-func (leastCost) waitsAtRouter() bool { return true }
-
-func (p leastCost) mode() inferencev1.Mode { return p.of }
+import "slices"
 
 // nearBestMs is the difference of cost that no prediction can resolve.
 const nearBestMs = 0.5
@@ -21,11 +10,12 @@ func (rt *Router) nearLimit(best *candidate) float64 {
 	return best.totalMs + best.firstMs*rt.config.NearBest + nearBestMs
 }
 
-// near are those near the least cost that run the fewest of this router's requests, but rather
-// those that are about to hold the prompt than others. How near
-// is measured by the time to the first token alone: the time for output tokens is much the
-// same everywhere and would hide what a cached prefix saves.
-func (leastCost) near(rt *Router, options []*candidate) []*candidate {
+// leastCost chooses by the predicted cost, for policies that refuse what would miss its objective: of
+// workers near the least cost one that is about to hold the prompt, if there is one, and of those one with
+// the fewest of this router's requests. Those that would miss the objective count only if all would. How
+// near is measured by the time to the first token alone: the time for output tokens is much the same
+// everywhere and would hide what a cached prefix saves.
+func leastCost(rt *Router, options []*candidate) []*candidate {
 	if meets := slices.ContainsFunc(options, func(c *candidate) bool { return !c.misses }); meets {
 		options = slices.DeleteFunc(options, func(c *candidate) bool { return c.misses })
 	}

@@ -76,11 +76,6 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 	return Refusal{}, false
 }
 
-// durationOf is a time of so many milliseconds, up to 31 years.
-func durationOf(ms float64) time.Duration {
-	return time.Duration(min(ms, 1e12) * float64(time.Millisecond))
-}
-
 // refusal is the answer if e cannot be served, for want of one of c, or of aggregatedPrefills, which may be nil.
 func (rt *Router) refusal(e *entry, c, aggregatedPrefills *candidates) Refusal {
 	switch c.fitness {

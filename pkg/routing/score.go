@@ -312,6 +312,13 @@ func (w *worker) decodedOne(now time.Time, took time.Duration) {
 	w.sequenceMs = average(w.sequenceMs, took, averageWeight)
 }
 
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// durationOf is a time of so many milliseconds, up to 31 years.
+func durationOf(ms float64) time.Duration {
+	return time.Duration(min(ms, 1e12) * float64(time.Millisecond))
+}
+
 // average is a moving average of milliseconds that takes in a time, as one of so many.
 func average(ms float64, took time.Duration, of float64) float64 {
 	return ms + (milliseconds(took)-ms)/of

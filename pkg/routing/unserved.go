@@ -8,7 +8,7 @@ import (
 // Disaggregated reports whether the policy gives every request that asks for no mode to two
 // workers.
 func (rt *Router) Disaggregated() bool {
-	return rt.policy.mode() == inferencev1.Mode_MODE_DISAGGREGATED
+	return rt.policy.mode == inferencev1.Mode_MODE_DISAGGREGATED
 }
 
 // Unserved says why a request that asks for no mode could not be served by the workers there are,
