@@ -5,6 +5,7 @@
 //     predict with them.
 //   - What was promised: a Budget says how long a request's stages may take and which
 //     of them broke it, and Window keeps what they took in the last while.
+//   - How steps keep the time of a token: what workers plan with, and others predict.
 //
 // Anything under pkg, services and cmd may import it. It starts no goroutines and
 // reads no clock. It opens only the files that ReadProfileFile is asked for.

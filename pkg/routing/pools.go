@@ -5,6 +5,8 @@ import (
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
 // In overload, what the workers serve depends on how all requests use the pools. Either all are
@@ -184,7 +186,7 @@ func (d *demand) poolRates(prefill, decode pool) (aggregated, disaggregated, com
 // law). The second token comes lateMs later than its step.
 func (d *demand) rate(leastMs, places, lateMs float64, byTime func(stepMs float64) float64) float64 {
 	low := max(leastMs, shortestStepMs)
-	high := d.tpotMs*paceShare - lateMs/d.decodeSteps()
+	high := d.tpotMs*latency.PaceShare - lateMs/d.decodeSteps()
 	if d.tpotMs == 0 {
 		high = longestStep * low
 	}

@@ -52,11 +52,11 @@ func TestUsesOfWorkers(t *testing.T) {
 
 		var bestAggregated, bestDisaggregated float64
 		answer := max(d.most*d.share-1, 1) // the first token comes of the prompt
-		for step := max(p.baseMs, q.baseMs); step <= d.tpotMs*paceShare; step *= 1.0005 {
+		for step := max(p.baseMs, q.baseMs); step <= d.tpotMs*latency.PaceShare; step *= 1.0005 {
 			rate := (1-p.baseMs/step)*float64(p.workers)/(p.promptMs+p.answerMs) + (1-q.baseMs/step)*float64(q.workers)/(q.promptMs+q.answerMs)
 			bestAggregated = max(bestAggregated, min(rate, (p.places+q.places)/(answer*step)))
 		}
-		for step := q.baseMs; step <= d.tpotMs*paceShare; step *= 1.0005 {
+		for step := q.baseMs; step <= d.tpotMs*latency.PaceShare; step *= 1.0005 {
 			// Requests whose prompts come from prefill workers, and then those that come whole.
 			spare := (1 - q.baseMs/step) * float64(q.workers)
 			capacity := min(float64(p.workers)/p.sendMs, float64(q.workers)/q.sendMs)
@@ -64,7 +64,7 @@ func TestUsesOfWorkers(t *testing.T) {
 				sent := min(min(promptsMost, 1-promptsLess/math.Sqrt(float64(p.workers)))*float64(p.workers)*p.promptShare/p.promptMs, float64(tenth)/10*capacity)
 				busy := sent / capacity
 				late := max(max(p.sendMs, q.sendMs)*(1+busy/2/(1-busy))-p.promptMs, 0)
-				if step > d.tpotMs*paceShare-late/answer {
+				if step > d.tpotMs*latency.PaceShare-late/answer {
 					continue
 				}
 				sent = min(sent, spare/q.answerMs)

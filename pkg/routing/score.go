@@ -188,7 +188,7 @@ func (rt *Router) addDecodeCost(s *search, c *candidate, model latency.Model, pr
 		return min(steps.otherMs/(1-min(prompts, mostPrompts)), mostMs)
 	}
 	if s.entry.tpot > 0 && w.keepsTPOT { // prompts leave it that, if it can have it
-		mostMs = max(paceShare*float64(s.entry.tpot)/float64(time.Millisecond), steps.otherMs)
+		mostMs = max(latency.PaceShare*float64(s.entry.tpot)/float64(time.Millisecond), steps.otherMs)
 		if w.takesAggregated && load.tokens >= steps.stepTokens { // they fill its steps
 			prompts = mostPrompts
 		}
@@ -200,7 +200,7 @@ func (rt *Router) addDecodeCost(s *search, c *candidate, model latency.Model, pr
 	c.othersMs, c.aloneMs = c.tpotMs, w.steps(model, 0, 1, r.Tokens).otherMs
 	if !elsewhere {
 		c.promptMs = promptMs
-		c.delaysOthersMs = rt.delaysOthersMs(r.Model, promptMs, max(mostMs-steps.otherMs, float64(w.blockTokens)/(pacePassed+1)*steps.tokenMs()), load.decoding)
+		c.delaysOthersMs = rt.delaysOthersMs(r.Model, promptMs, max(mostMs-steps.otherMs, float64(w.blockTokens)/(latency.PaceWithoutPrompts+1)*steps.tokenMs()), load.decoding)
 		if load.decoding > 0 {
 			c.othersMs = stepMs(prompts + c.promptMs/promptWindowMs)
 		}

@@ -109,9 +109,6 @@ type steps struct {
 // tokenMs is what a token of a prompt takes, on average.
 func (s steps) tokenMs() float64 { return s.model.PerTokenMs + s.model.PerSquareMs*float64(s.prompt) }
 
-// paceShare is how much of the time that sequences want their tokens in pkg/scheduler plans with.
-const paceShare = 0.95
-
 // steps are a worker's, beside those that decode there, where prompts have so many tokens.
 func (w *worker) steps(m latency.Model, prompt, decoding, context int) steps {
 	return w.stepsWithin(w.maxSequences, m, prompt, decoding, context)
@@ -150,13 +147,6 @@ func (w *worker) stepsWithin(places int, m latency.Model, prompt, decoding, cont
 	return s
 }
 
-// paceBurst is how many times its share of what sequences leave a step may have for prompts in
-// pkg/scheduler. They often have it, since most sequences have saved some time.
-const paceBurst = 2
-
-// pacePassed is after how many steps without prompts one has a block in any case in pkg/scheduler.
-const pacePassed = 3
-
 // paced are the steps beside sequences that want a token in each eachMs: prompts have what those leave,
 // and one block in some of the steps in any case.
 func (s steps) paced(eachMs float64, blockTokens int) steps {
@@ -164,8 +154,8 @@ func (s steps) paced(eachMs float64, blockTokens int) steps {
 	if ms <= 0 {
 		return s
 	}
-	spare := min(max(paceBurst*(paceShare*eachMs-s.otherMs)/ms, 0), math.MaxInt32)
-	most := max(int(spare), blockTokens/(pacePassed+1), 1)
+	spare := min(max(latency.PaceBurst*(latency.PaceShare*eachMs-s.otherMs)/ms, 0), math.MaxInt32)
+	most := max(int(spare), blockTokens/(latency.PaceWithoutPrompts+1), 1)
 	s.chunk, s.stepTokens = min(s.chunk, most), min(s.stepTokens, most)
 	return s
 }

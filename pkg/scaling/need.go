@@ -4,13 +4,11 @@ import (
 	"math"
 	"time"
 
+	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/queueing"
 )
 
 const (
-	// paceShare is how much of the time that requests want for a token steps may take: workers
-	// plan with as much (pkg/scheduler).
-	paceShare = 0.95
 	// waitQuantile is the share of requests whose first token is to be in time.
 	waitQuantile = 0.95
 	// workOffSeconds is how soon what waits at routers is to be worked off, beside what comes.
@@ -57,7 +55,7 @@ func needs(d Demand, m Mesh, utilisation, times float64) need {
 		if tpot <= 0 {
 			continue
 		}
-		most := tpot.Seconds() * 1000 * paceShare
+		most := tpot.Seconds() * 1000 * latency.PaceShare
 		if n.tpot, n.slow = tpot, a.Step.BaseMs+a.eachMs(d) > most; !n.slow {
 			longest = most
 		}

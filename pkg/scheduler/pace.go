@@ -3,6 +3,8 @@ package scheduler
 import (
 	"math"
 	"time"
+
+	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
 // A sequence may have an objective for the mean time of its tokens. What steps without prompts leave of
@@ -10,17 +12,9 @@ import (
 // that a burst of prompts is soon over. The next steps have less then.
 
 const (
-	// paceShare is the share of an objective that steps are planned with. The rest is for the time
-	// between steps, and for what predictions miss.
-	paceShare = 0.95
-	// paceBurst is how many times its share a step may have.
-	paceBurst = 2
 	// paceTokens is over how many tokens to come it is spread, at most: the sequence may end before
 	// it has all that it may generate.
 	paceTokens = 32
-	// mostWithoutPrompts is how many steps in a row may have no prompt because a block takes longer than a
-	// step has to spare. After as many there is often enough for one; if not, it is computed all the same.
-	mostWithoutPrompts = 3
 	// paceArrival is how much of what it has to spare a sequence may wait for a step that was begun
 	// just before its KV arrived.
 	paceArrival = 0.25
@@ -64,14 +58,14 @@ func (q *sequence) spareMs(now time.Time, aloneMs float64) float64 {
 	if needs >= all {
 		return math.Inf(1)
 	}
-	left := max(all*paceShare-needs, 0)
-	return min(left, paceBurst*left/come)
+	left := max(all*latency.PaceShare-needs, 0)
+	return min(left, latency.PaceBurst*left/come)
 }
 
 // spareOnArrivalMs is what a step may take while the sequence's KV is on its way.
 func (q *sequence) spareOnArrivalMs(aloneMs float64) float64 {
 	come := float64(min(q.totalTokens-q.length()-1, paceTokens)) // the first is there with the KV
-	left := come * (inMs(q.request.EachIn)*paceShare - aloneMs)
+	left := come * (inMs(q.request.EachIn)*latency.PaceShare - aloneMs)
 	if left <= 0 {
 		return math.Inf(1)
 	}

@@ -117,7 +117,7 @@ func (s *Scheduler) budget(decodes, context int) promptBudget {
 	if known {
 		if spare := s.spareMs(inMs(b.model.Predict(latency.Decoding(decodes, context)))); spare < b.leftMs {
 			b.leftMs = spare
-			b.forced = decodes == 0 || s.withoutPrompts >= mostWithoutPrompts // a step has to have something
+			b.forced = decodes == 0 || s.withoutPrompts >= latency.PaceWithoutPrompts // a step has to have something
 		}
 	}
 	b.bounded = !math.IsInf(b.leftMs, 1)
