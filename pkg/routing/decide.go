@@ -3,6 +3,7 @@ package routing
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -70,13 +71,20 @@ func (rt *Router) decide(now time.Time, e *entry) (fitness, Refusal) {
 		if v == e.version || v == (Version{}) {
 			continue
 		}
-		if other, why := rt.decideFor(now, e, v); other <= later || other == tooSlow {
+		if other, why := rt.decideFor(now, e, v); other <= later || other == tooSlow && !rt.mayReturn(e) {
 			e.version = v
 			return other, why
 		}
 	}
 	e.refused, e.pool, e.prefillMayAggregate = own.refused, own.pool, own.prefillMayAggregate
 	return result, refusal
+}
+
+// mayReturn reports whether a worker of the request's version is registered that has lost its connection.
+func (rt *Router) mayReturn(e *entry) bool {
+	return slices.ContainsFunc(rt.order, func(w *worker) bool {
+		return w.version == e.version && !w.connected && !w.draining && w.of(rt.model(e.request.Model))
+	})
 }
 
 // decideFor is decide for one version.

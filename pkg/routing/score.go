@@ -216,10 +216,10 @@ func (rt *Router) addDecodeCost(s *search, c *candidate, model latency.Model, pr
 	c.placeCeilingMs = rt.placeCeilingMs(w, life)
 	c.ownPlaceMs = c.waitForPlaceMs(w.owned, life)
 	c.before, c.sequenceMs = load.decoding, life
+	c.onTime = c.tokenTimes
 	if elsewhere {
 		c.before -= w.endWithin(rt.disaggregatedPromptMs, life)
 		c.placeMs = c.waitForPlaceMs(c.before, life)
-		c.onTime = c.tokenTimes
 		c.tokenTimes = c.onTime.delayed(max(c.placeMs, c.transferMs), r.MaxNew)
 	} else if c.placeMs = c.waitForPlaceMs(load.decoding, life); c.placeMs > c.queueMs {
 		c.firstMs += c.placeMs - c.queueMs

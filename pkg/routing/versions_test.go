@@ -274,18 +274,33 @@ func TestRefusedForItsOwnVersion(t *testing.T) {
 	t.Error("not refused")
 }
 
-// A request whose version has no worker is refused at once if the other one is too slow for it.
+// A request whose version has no worker is refused at once if the other one is too slow for it, unless a
+// worker of its own may come back.
 func TestRefusedForTheOtherVersion(t *testing.T) {
-	b := newBench(t, byName, versioned("d1", "a/1"), versioned("d2", "b/1"))
-	b.do(routing.PolicyChanged{Policy: &controlv1.Policy{Versions: []*controlv1.ModelVersion{
-		{Model: "fable", ModelDigest: "a", ArithmeticClass: "1"}, {Model: "fable", ModelDigest: "b", ArithmeticClass: "1", Weight: proto.Uint32(0)},
-	}}})
-	b.do(routing.Disconnected{Worker: routing.Ref{ID: "d1", Epoch: 1}})
-	b.do(load("d2", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.WaitingSequences, r.WaitingTokens = 1, 100_000 }))
-	r := b.request(agg, 100)
-	r.TTFT = 100 * time.Millisecond
-	if _, refusal, answered := b.arrive(r); !answered || refusal.Reason != api.ReasonSLOUnattainable {
-		t.Errorf("answered %v: %+v", answered, refusal)
+	for _, returns := range []bool{false, true} {
+		workers := []*controlv1.WorkerRecord{versioned("d2", "b/1")}
+		if returns {
+			workers = append(workers, versioned("d1", "a/1"))
+		}
+		b := newBench(t, byName, workers...)
+		b.do(routing.PolicyChanged{Policy: &controlv1.Policy{Versions: []*controlv1.ModelVersion{
+			{Model: "fable", ModelDigest: "a", ArithmeticClass: "1"}, {Model: "fable", ModelDigest: "b", ArithmeticClass: "1", Weight: proto.Uint32(0)},
+		}}})
+		if returns {
+			b.do(routing.Disconnected{Worker: routing.Ref{ID: "d1", Epoch: 1}})
+		}
+		b.do(load("d2", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.WaitingSequences, r.WaitingTokens = 1, 100_000 }))
+		r := b.request(agg, 100)
+		r.TTFT = 100 * time.Millisecond
+		if _, refusal, answered := b.arrive(r); answered == returns || !returns && refusal.Reason != api.ReasonSLOUnattainable {
+			t.Errorf("a worker may come back: %v; answered %v: %+v", returns, answered, refusal)
+		}
+		if !returns {
+			continue
+		}
+		if got, refusal, _ := answerTo(r.ID, b.do(routing.Connected{Worker: routing.Ref{ID: "d1", Epoch: 1}})); got.Decode.ID != "d1" {
+			t.Errorf("when it is back: %+v, %+v", got, refusal)
+		}
 	}
 }
 
