@@ -34,7 +34,9 @@ func (a *answer) resumes() bool {
 }
 
 // follow reads the answer until it is whole. One that can be resumed is: at the router that it came from,
-// or else at this one. If neither has it, or the mesh has given it up, it is made anew at this one.
+// or else at this one. If neither has it, or the mesh has given it up, it is made anew at this one. If it
+// was cut off since answers filled their memory, that is the next try's, after the time that the router
+// asks for. One that is too large by itself would be so again.
 func (a *answer) follow(ctx context.Context, router inferencev1.InferenceClient) (began bool, _ error) {
 	if !a.resumes() {
 		return a.read(ctx, router)
@@ -43,7 +45,12 @@ func (a *answer) follow(ctx context.Context, router inferencev1.InferenceClient)
 	if code := status.Code(err); router != a.from && !began && (code == codes.Unavailable || code == codes.NotFound) {
 		began, err = a.read(ctx, router)
 	}
-	if reason := Reason(err); reason == reasonClientGone || reason == reasonUnread || reason == reasonRequestNotFound && !began {
+	_, asks := RetryAfter(err)
+	switch reason := Reason(err); {
+	case reason == reasonUnread && asks:
+		a.forgotten = true
+		return false, err
+	case reason == reasonClientGone || reason == reasonRequestNotFound && !began:
 		a.forgotten = true
 		return a.read(ctx, router)
 	}

@@ -99,6 +99,7 @@ func TestResume(t *testing.T) {
 			name             string
 			aForgets, bKnows bool
 			fates            []fate
+			waits            time.Duration // at least
 			want             []string
 		}{
 			{name: "both know it", bKnows: true, fates: []fate{broken, {0, errLost}}, want: []string{"aGenerate0", "aResume4", "bResume4"}},
@@ -114,22 +115,37 @@ func TestResume(t *testing.T) {
 			{name: "a router refuses to resume", bKnows: true, fates: []fate{broken, {0, failed}}, want: []string{"aGenerate0", "aResume4", "bResume4"}},
 			{name: "nobody read it for too long", fates: []fate{broken, {3, statusOf(codes.Canceled, "CLIENT_GONE", 0)}}, want: []string{"aGenerate0", "aResume4", "bGenerate0"}},
 			{name: "nobody read it for too long, as another router says", bKnows: true, fates: []fate{broken, {0, errLost}, {1, statusOf(codes.Canceled, "CLIENT_GONE", 0)}}, want: []string{"aGenerate0", "aResume4", "bResume4", "bGenerate0"}},
-			{name: "it was cut off", fates: []fate{broken, {0, statusOf(codes.ResourceExhausted, "UNREAD", 0)}}, want: []string{"aGenerate0", "aResume4", "bGenerate0"}},
+			{name: "it was cut off", fates: []fate{broken, {0, statusOf(codes.ResourceExhausted, "UNREAD", time.Second)}}, waits: time.Second, want: []string{"aGenerate0", "aResume4", "aGenerate0"}},
+			{name: "it was cut off in the middle", fates: []fate{broken, {3, statusOf(codes.ResourceExhausted, "UNREAD", time.Second)}}, waits: time.Second, want: []string{"aGenerate0", "aResume4", "aGenerate0"}},
 		} {
 			m := &routers{fates: x.fates}
 			c, end := connect(t, nil, &router{mesh: m, forgets: x.aForgets}, &router{mesh: m, forgets: !x.bKnows})
 			q := client.Chat(client.System("be brief"), client.User("hello"))
 			q.ResumableFor = durationpb.New(time.Minute)
 			q.Sampling = &inferencev1.Sampling{Seed: proto.Uint64(3)}
+			began := time.Now()
 			check(t, x.name, c, q, 3)
 			var said []string
 			for _, call := range m.calls {
 				said = append(said, fmt.Sprint(call.router, call.method, call.offset))
 			}
-			if !slices.Equal(said, x.want) {
-				t.Errorf("%s: calls %v, want %v", x.name, said, x.want)
+			if took := time.Since(began); !slices.Equal(said, x.want) || took < x.waits {
+				t.Errorf("%s: calls %v in %v, want %v", x.name, said, took, x.want)
 			}
 			end()
+		}
+	})
+}
+
+// An answer that is larger than a router holds of one would be cut off again.
+func TestTooLargeToResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &routers{fates: []fate{{5, errLost}, {3, statusOf(codes.ResourceExhausted, "UNREAD", 0)}}}
+		c, end := connect(t, nil, &router{mesh: m}, &router{mesh: m})
+		defer end()
+		answer, err := client.Collect(c.Generate(t.Context(), &inferencev1.GenerateRequest{ResumableFor: durationpb.New(time.Minute)}))
+		if client.Reason(err) != "UNREAD" || len(m.calls) != 2 || len(answer.TokenIDs) != 6 {
+			t.Errorf("%v after %d tokens in %d calls", err, len(answer.TokenIDs), len(m.calls))
 		}
 	})
 }
@@ -191,6 +207,12 @@ func TestRetries(t *testing.T) {
 		}
 		return all
 	}
+	fails := func(after ...int) (all []fate) {
+		for _, events := range after {
+			all = append(all, fate{events, statusOf(codes.Unavailable, "WORKER_LOST", time.Second)})
+		}
+		return all
+	}
 	for _, c := range []struct {
 		name     string
 		routers  int
@@ -221,9 +243,11 @@ func TestRetries(t *testing.T) {
 		{"it asks for more than is left", 1, []fate{refused(codes.ResourceExhausted, 5*time.Second)}, nil, 4 * time.Second, codes.ResourceExhausted, 1, 0, 0},
 		{"exhausted in the middle", 2, []fate{{4, statusOf(codes.ResourceExhausted, "NOT_READ", time.Second)}}, nil, 0, codes.ResourceExhausted, 1, 0, 0},
 		{"the mesh has tried enough", 2, []fate{{4, statusOf(codes.Unavailable, "RETRY_BUDGET", time.Second)}}, nil, 0, codes.Unavailable, 1, 0, 0},
-		{"an answer that breaks often and goes on each time", 2, breaks(2, 3, 4, 5, 6, 7, 8, 9), []client.Option{client.WithAttempts(2)}, 0, codes.OK, 9, 0, 0},
+		{"an answer that breaks often and goes on each time", 2, breaks(2, 3, 4, 5, 6, 7, 8, 9), []client.Option{client.WithAttempts(2)}, 0, codes.OK, 9, 200 * time.Millisecond, 400 * time.Millisecond},
+		{"an answer that goes on each time, with no wait at all", 2, breaks(2, 3, 4, 5, 6, 7, 8, 9), []client.Option{client.WithLongestWait(0)}, 0, codes.OK, 9, 0, 0},
+		{"an answer that fails often and goes on each time", 2, fails(2, 3, 4, 5), nil, 0, codes.OK, 5, 2 * time.Second, 2100 * time.Millisecond},
 		{"an answer that breaks often and goes on at one router", 1, breaks(2, 3, 4, 5, 6, 7, 8, 9), nil, 0, codes.OK, 9, 400 * time.Millisecond, 800 * time.Millisecond},
-		{"an answer that breaks often at one place", 2, breaks(2, 3, 4, 4, 4, 4, 4, 4, 4, 4), []client.Option{client.WithAttempts(3)}, 0, codes.Unavailable, 5, 50 * time.Millisecond, 100 * time.Millisecond},
+		{"an answer that breaks often at one place", 2, breaks(2, 3, 4, 4, 4, 4, 4, 4, 4, 4), []client.Option{client.WithAttempts(3)}, 0, codes.Unavailable, 5, 100 * time.Millisecond, 200 * time.Millisecond},
 		{"wrong request", 2, []fate{refused(codes.InvalidArgument, time.Second)}, nil, 0, codes.InvalidArgument, 1, 0, 0},
 		{"lost after the end", 2, []fate{{answerTokens + 2, errLost}}, nil, 0, codes.OK, 1, 0, 0},
 	} {

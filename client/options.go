@@ -39,9 +39,10 @@ func WithTLSConfig(config *tls.Config) Option {
 	return func(s *settings) { s.transport = credentials.NewTLS(config) }
 }
 
-// WithAttempts says how often a call is sent at most without progress, at all routers together: an
-// answer that has got further is counted anew. 1 means that nothing is sent twice. The default is five
-// times the number of routers.
+// WithAttempts says how many tries a call has at most without progress, at all routers together: an
+// answer that has got further is counted anew. A try to resume an answer is up to three calls: at the
+// router that it came from, at another one, and to make it anew. 1 means that nothing is sent twice. The
+// default is five times the number of routers.
 func WithAttempts(n int) Option {
 	return func(s *settings) { s.retries.attempts = max(n, 1) }
 }

@@ -26,8 +26,8 @@ type retries struct {
 }
 
 // try calls a router, and if that fails and another try is safe and may help, the next one. once
-// says whether an answer began, and whether it came further than before: tries and pauses are counted
-// from there.
+// says whether an answer began, and whether it came further than before: the number of tries and the
+// length of pauses are counted from there.
 //
 // UNAVAILABLE goes to the next router at once, and after each round of all routers there is a
 // pause, at least as long as any of them asks for. RESOURCE_EXHAUSTED goes on after the time that
@@ -35,10 +35,13 @@ type retries struct {
 func (c *Client) try(ctx context.Context, once func(inferencev1.InferenceClient) (began, further bool, err error)) error {
 	pause := min(firstPause, c.retries.longest)
 	var until time.Time // the latest that a router asked to wait for
-	for turn, try := int(c.next.Add(1)-1), 1; ; turn, try = turn+1, try+1 {
+	// try counts the tries without progress, round those since the last pause.
+	for turn, try, round := int(c.next.Add(1)-1), 1, 1; ; turn, try, round = turn+1, try+1, round+1 {
 		began, further, err := once(c.routers[turn%len(c.routers)])
 		if further {
-			try, pause, until = 1, min(firstPause, c.retries.longest), time.Time{}
+			if try, pause = 1, min(firstPause, c.retries.longest); pause == 0 {
+				round = 1 // there are no pauses that could begin one
+			}
 		}
 		after, asks := RetryAfter(err)
 		if t := time.Now().Add(after); t.After(until) {
@@ -48,7 +51,7 @@ func (c *Client) try(ctx context.Context, once func(inferencev1.InferenceClient)
 		case err == nil || try >= c.retries.attempts:
 			return err
 		case status.Code(err) == codes.Unavailable && Reason(err) != reasonRetryBudget:
-			if try%len(c.routers) != 0 {
+			if round%len(c.routers) != 0 {
 				continue
 			}
 		case status.Code(err) == codes.ResourceExhausted && asks && !began:
@@ -68,6 +71,6 @@ func (c *Client) try(ctx context.Context, once func(inferencev1.InferenceClient)
 			timer.Stop()
 			return status.FromContextError(ctx.Err()).Err()
 		}
-		pause = min(2*pause, maxPause, c.retries.longest)
+		pause, round = min(2*pause, maxPause, c.retries.longest), 0
 	}
 }
