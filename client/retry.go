@@ -51,7 +51,7 @@ func (c *Client) try(ctx context.Context, once func(inferencev1.InferenceClient)
 		case err == nil || try >= c.retries.attempts:
 			return err
 		case status.Code(err) == codes.Unavailable && Reason(err) != reasonRetryBudget:
-			if round%len(c.routers) != 0 {
+			if round < len(c.routers) {
 				continue
 			}
 		case status.Code(err) == codes.ResourceExhausted && asks && !began:

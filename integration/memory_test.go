@@ -129,7 +129,7 @@ func (v *victim) serves(t *testing.T) {
 // too many.
 var bounds = map[string]float64{
 	"tandem_rpc_receiving_bytes": 128 << 20, "tandem_rpc_sending_bytes": 64 << 20,
-	"tandem_router_unread_bytes": 64 << 20, "tandem_router_kept_bytes": 8 << 20,
+	"tandem_router_unread_bytes": 64 << 20, "tandem_router_vector_bytes": 32 << 20, "tandem_router_kept_bytes": 8 << 20,
 }
 
 // bounded checks that the router keeps to its limits, which are exceeded by one

@@ -40,6 +40,7 @@ const (
 	ReasonNeverFits       = "NEVER_FITS"       // INVALID_ARGUMENT, no: no worker has so many KV blocks; clients get INVALID_FIELD
 	ReasonDeadline        = "DEADLINE"         // DEADLINE_EXCEEDED, no: the request's own deadline
 	ReasonUnread          = "UNREAD"           // RESOURCE_EXHAUSTED, again: answers that clients do not read fill their memory
+	ReasonVectorMemory    = "VECTOR_MEMORY"    // RESOURCE_EXHAUSTED, again: the vectors of other calls fill their memory
 	ReasonTooManyReaders  = "TOO_MANY_READERS" // RESOURCE_EXHAUSTED, again: too many resume this request at once
 	ReasonClientGone      = "CLIENT_GONE"      // CANCELLED, no
 	ReasonRouterShutdown  = "ROUTER_SHUTDOWN"  // UNAVAILABLE, elsewhere: the router ends

@@ -219,21 +219,30 @@ func TestStopLeavesUnreadAnswers(t *testing.T) {
 	})
 }
 
-// Vectors that are being computed are bounded, those of one call and those of all.
+// Vectors that are being computed are bounded, those of one call and those of all, and cut off no answers.
 func TestVectorsAreBounded(t *testing.T) {
 	served := spec()
 	served.HiddenSize = 480 // 2 KiB each
 	inMeshOf(t, served, func(c *router.Config) { c.Serving.UnreadRequest, c.Serving.UnreadMemory = 64<<10, 64<<10 }, func(t *testing.T, m *mesh) {
 		held, release := make(chan struct{}), make(chan struct{})
 		holds := sync.OnceFunc(func() { close(held) })
-		m.start(func(_ context.Context, _ *workertest.Worker, _ *workerv1.Task, stage workertest.Stage, _ int) error {
-			if stage == workertest.Token {
+		m.net.Next = func([]uint32, uint64, int) uint32 { return 17 }
+		m.start(func(_ context.Context, _ *workertest.Worker, task *workerv1.Task, stage workertest.Stage, _ int) error {
+			if stage == workertest.Token && task.GetPool() {
 				holds()
 				<-release
 			}
 			return nil
 		}, decodeRecord("d1"))[0].MeanState = make([]float32, 480)
 		m.workers[0].MeanState[0] = 1
+		q := long()
+		q.MaxTokens = proto.Uint32(20)
+		answer := m.unread(q)
+		<-answer.begun
+		m.quiet()
+		if n := m.sum("tandem_router_unread_bytes"); n < 45<<10 {
+			t.Fatalf("an answer of %v bytes", n)
+		}
 		embed := func(texts int) error {
 			q := &inferencev1.EmbedRequest{}
 			for range texts {
@@ -248,7 +257,7 @@ func TestVectorsAreBounded(t *testing.T) {
 		first := make(chan error, 1)
 		go func() { first <- embed(10) }()
 		<-held
-		if err := embed(7); !isUnread(err) {
+		if err := embed(7); rpc.Reason(err) != "VECTOR_MEMORY" {
 			t.Errorf("beside another call: %v", err)
 		}
 		close(release)
@@ -258,7 +267,11 @@ func TestVectorsAreBounded(t *testing.T) {
 		if err := embed(16); err != nil {
 			t.Errorf("afterwards: %v", err)
 		}
-		if n := m.sum("tandem_router_unread_bytes"); n != 0 {
+		close(answer.read)
+		if err := <-answer.err; err != nil {
+			t.Errorf("an answer beside them: %v", err)
+		}
+		if n := m.sum("tandem_router_vector_bytes"); n != 0 {
 			t.Errorf("%v bytes are held in the end", n)
 		}
 	})

@@ -18,11 +18,11 @@ import (
 )
 
 // logMemory counts the memory of all event logs: of those that are being read, and of those that are
-// kept for readers that may come back. Vectors that are being computed count as what is not read yet, and
-// take half of that at most. Nobody holds mu and the lock of a log at the same time.
+// kept for readers that may come back. Beside them it counts vectors that are being computed, which have
+// a bound of their own. Nobody holds mu and the lock of a log at the same time.
 type logMemory struct {
-	mostPerLog, mostUnread int64
-	cutOff                 *prometheus.CounterVec // by the limit that was full: request, all
+	mostPerLog, mostUnread, mostVectors int64
+	cutOff                              *prometheus.CounterVec // by the limit that was full: request, all
 
 	unread, kept, vectors atomic.Int64
 
@@ -32,10 +32,12 @@ type logMemory struct {
 
 // newLogMemory makes the metrics of what answers take.
 func newLogMemory(c Config, set *metricset.Set) *logMemory {
-	m := &logMemory{mostPerLog: int64(c.UnreadRequest), mostUnread: int64(c.UnreadMemory), logs: make(map[*eventLog]struct{})}
+	m := &logMemory{mostPerLog: int64(c.UnreadRequest), mostUnread: int64(c.UnreadMemory), mostVectors: int64(c.UnreadMemory) / 2, logs: make(map[*eventLog]struct{})}
 	m.cutOff = set.Counters("tandem_router_unread_ended_total", "Answers cut off because clients did not read them, by the limit that was full: request (of one answer) or all (of all answers).", "full", "request", "all")
-	set.GaugeFunc("tandem_router_unread_bytes", "Bytes of answers that clients have not read yet, of vectors that are being computed, and of running answers that can be resumed.", nil,
+	set.GaugeFunc("tandem_router_unread_bytes", "Bytes of answers that clients have not read yet, and of running answers that can be resumed.", nil,
 		func() float64 { return float64(m.unread.Load()) })
+	set.GaugeFunc("tandem_router_vector_bytes", "Bytes of vectors that are being computed.", nil,
+		func() float64 { return float64(m.vectors.Load()) })
 	set.GaugeFunc("tandem_router_kept_bytes", "Bytes of finished answers that can be resumed.", nil,
 		func() float64 { return float64(m.kept.Load()) })
 	return m
@@ -82,21 +84,20 @@ const vectorBytes = 128
 // takeVectors takes memory for so many vectors, before they are computed, until release. The error is a
 // status.
 func (m *logMemory) takeVectors(vectors, numbers int) (release func(), err error) {
-	each, most := vectorBytes+4*int64(numbers), m.mostUnread/2
+	each, most := vectorBytes+4*int64(numbers), m.mostVectors
 	bytes := each * int64(vectors)
 	if bytes > most {
 		return nil, rpc.InvalidArgument("inputs", fmt.Sprintf("has %d texts, and their vectors of %d numbers need more than the %s that this router sets aside for vectors: give at most %d", vectors, numbers, size(most), most/each))
 	}
-	if m.vectors.Add(bytes) > most {
-		m.vectors.Add(-bytes)
-		return nil, rpc.Error(codes.ResourceExhausted, api.ReasonUnread, fmt.Sprintf("the vectors of other calls fill the %s set aside for them; retry when one has ended", size(most)), time.Second)
+	for {
+		taken := m.vectors.Load()
+		if taken+bytes > most {
+			return nil, rpc.Error(codes.ResourceExhausted, api.ReasonVectorMemory, fmt.Sprintf("the vectors of other calls fill the %s set aside for them; retry when one has ended", size(most)), time.Second)
+		}
+		if m.vectors.CompareAndSwap(taken, taken+bytes) {
+			return func() { m.vectors.Add(-bytes) }, nil
+		}
 	}
-	m.count(false, bytes)
-	m.relieve()
-	return func() {
-		m.vectors.Add(-bytes)
-		m.count(false, -bytes)
-	}, nil
 }
 
 // largest is the log with the most that is not kept; nil: none has any. It takes no log's lock: one that
