@@ -31,7 +31,7 @@ func (rt *Router) ForeignWorkers() int {
 func (rt *Router) otherVersion(s *search, w *worker) string {
 	switch v := w.version; {
 	case s.request.Version != (Version{}):
-		return fmt.Sprintf("its weights or arithmetic are %s, but this request began with %s", v, s.version)
+		return fmt.Sprintf("its weights or arithmetic are %s, but this request, or the call that it is part of, began with %s", v, s.version)
 	case rt.serves(s.request.Model, v):
 		return fmt.Sprintf("this request is for version %s", s.version)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,14 +33,16 @@ const (
 
 // Embed embeds texts: each is a request, which one worker computes as a prompt and whose hidden
 // states it gives back. All run in one version of the model, that of the first: vectors of different
-// weights cannot be compared. It fails with the first of them, as a gRPC status, and ends the others
-// then.
+// weights cannot be compared. If that is not served any more, and its workers have left, all begin once
+// more. It fails with the first of them, as a gRPC status, and ends the others then.
 func (s *Requests) Embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequest) (*inferencev1.EmbedResponse, error) {
 	inputs := q.GetInputs()
 	if n := len(inputs); n == 0 || n > MaxInputs {
 		return nil, rpc.InvalidArgument("inputs", fmt.Sprintf("has %d texts: give 1 to %d", n, MaxInputs))
 	}
-	if m, err := s.deps.Models.Model(q.GetModel()); err == nil { // else the first request says why not
+	model := q.GetModel()
+	if m, err := s.deps.Models.Model(model); err == nil { // else the first request says why not
+		model = m.Spec.Name
 		release, err := s.memory.takeVectors(len(inputs), m.Spec.HiddenSize)
 		if err != nil {
 			return nil, err
@@ -62,11 +65,21 @@ func (s *Requests) Embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequ
 			}
 		}
 	}
+	c.pool = true
+	r, version, err := s.embedAll(ctx, c, q, inputs, atOnce)
+	if status.Code(err) == codes.Unavailable && version != (routing.Version{}) && !slices.Contains(s.deps.Dispatcher.Served(model), version) {
+		r, _, err = s.embedAll(ctx, c, q, inputs, atOnce)
+	}
+	return r, err
+}
+
+// embedAll embeds the texts of a call in one version, which it returns: zero if it failed before that was
+// known.
+func (s *Requests) embedAll(ctx context.Context, c Caller, q *inferencev1.EmbedRequest, inputs []*inferencev1.EmbedInput, atOnce int) (*inferencev1.EmbedResponse, routing.Version, error) {
 	parent := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	r := &inferencev1.EmbedResponse{Embeddings: make([]*inferencev1.Embedding, len(inputs))}
-	c.pool = true
 	var wait sync.WaitGroup
 	var mu sync.Mutex // of what follows, and r
 	next, failed := 0, error(nil)
@@ -113,10 +126,15 @@ func (s *Requests) Embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequ
 	if parent.Err() != nil {
 		failed = clienterr.Gone(parent)
 	}
-	if failed != nil {
-		return nil, failed
+	if failed == nil {
+		return r, version, nil
 	}
-	return r, nil
+	select {
+	case <-known:
+		return nil, version, failed
+	default: // it may be about to be set
+		return nil, routing.Version{}, failed
+	}
 }
 
 // tokenized is the texts of a call in tokens, unless they need more than their tenant may use.
