@@ -41,17 +41,19 @@ func (s *Requests) keep(r *request) {
 	r.until = time.Now().Add(r.resumable)
 	s.kept = append(s.kept, r)
 	r.events.keep(true)
-	for len(s.kept) > s.config.KeptLogs || len(s.kept) > 0 && s.memory.kept.Load() > int64(s.config.KeptMemory) {
-		s.metrics.forgotten.Inc()
-		i := s.nextForgotten()
-		s.drop(s.kept[i])
-		s.kept = slices.Delete(s.kept, i, i+1)
+	if s.keepsMore() {
+		s.forgetSome()
 	}
 }
 
-// nextForgotten is the index of the oldest kept request of the tenant that has the largest part of what
-// may be kept. The caller holds mu.
-func (s *Requests) nextForgotten() (oldest int) {
+// keepsMore reports whether more is kept than may be. The caller holds mu.
+func (s *Requests) keepsMore() bool {
+	return len(s.kept) > s.config.KeptLogs || len(s.kept) > 0 && s.memory.kept.Load() > int64(s.config.KeptMemory)
+}
+
+// forgetSome forgets what is kept too much: each time the oldest request of the tenant that has the
+// largest part of what may be kept. The caller holds mu.
+func (s *Requests) forgetSome() {
 	part := func(r *request) float64 {
 		return 1/float64(s.config.KeptLogs) + float64(r.events.bytes.Load())/float64(s.config.KeptMemory)
 	}
@@ -59,12 +61,19 @@ func (s *Requests) nextForgotten() (oldest int) {
 	for _, r := range s.kept {
 		parts[r.tenant] += part(r)
 	}
-	for i, r := range s.kept {
-		if parts[r.tenant] > parts[s.kept[oldest].tenant] {
-			oldest = i
+	for s.keepsMore() {
+		oldest := 0
+		for i, r := range s.kept {
+			if parts[r.tenant] > parts[s.kept[oldest].tenant] {
+				oldest = i
+			}
 		}
+		r := s.kept[oldest]
+		parts[r.tenant] -= part(r)
+		s.drop(r)
+		s.kept = slices.Delete(s.kept, oldest, oldest+1)
+		s.metrics.forgotten.Inc()
 	}
-	return oldest
 }
 
 // Forget forgets finished requests whose time is over.

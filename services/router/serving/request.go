@@ -195,6 +195,9 @@ func (r *request) run() {
 
 // tellQueued says that the request is queued, unless the policy refused it at once.
 func (r *request) tellQueued() {
+	if r.queued == nil {
+		return
+	}
 	select {
 	case event := <-r.answers:
 		r.handle(event)
@@ -203,7 +206,7 @@ func (r *request) tellQueued() {
 	r.mu.Lock()
 	refused := r.ended
 	r.mu.Unlock()
-	if r.queued != nil && !refused {
+	if !refused {
 		r.queued(r.id)
 	}
 }
@@ -215,7 +218,7 @@ func (r *request) strip() {
 	}
 	r.loop.Lock()
 	defer r.loop.Unlock()
-	r.plan, r.running, r.token = nil, nil, nil
+	r.plan, r.running, r.token, r.answer = nil, nil, nil, joining.Dispatched{}
 	clear(r.attempts)
 }
 
