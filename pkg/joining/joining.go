@@ -54,7 +54,7 @@ type Join struct {
 	refused  int // attempts that a worker ended because it was full or leaves
 	failures []routing.Failure
 	claims   []claim         // of workers that failed attempts
-	version  routing.Version // of its first attempt, and so of all
+	version  routing.Version // of all attempts; zero: that of the first, which has not begun
 
 	lostConnection  routing.Ref // worker whose connection the last attempt lost; zero: it ended otherwise
 	lostConnections int         // attempts that were not counted, since only a connection was lost
@@ -79,7 +79,7 @@ func New(p Params) *Join {
 
 // NewIn is New in place, for a Join that is part of something larger. A Join is not copied.
 func NewIn(j *Join, p Params) {
-	*j = Join{p: p, attempt: attempt{most: p.MaxTokens}}
+	*j = Join{p: p, version: p.Version, attempt: attempt{most: p.MaxTokens}}
 	j.open = j.few[:0]
 }
 

@@ -2,13 +2,26 @@ package joining_test
 
 import (
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"pgregory.net/rapid"
 
 	"github.com/tandem-serving/tandem/pkg/joining"
+	"github.com/tandem-serving/tandem/pkg/routing"
 )
+
+// A request that has to run in a version asks for that from the first attempt on.
+func TestFirstAskHasTheVersion(t *testing.T) {
+	for _, version := range []routing.Version{{}, {Digest: "m", Class: "c"}} {
+		j := joining.New(joining.Params{MaxTokens: 1, Version: version})
+		actions := j.Handle(time.Unix(1000, 0), joining.Start{})
+		if len(actions) != 1 || actions[0].(joining.Ask).Version != version {
+			t.Errorf("of version %v: %+v", version, actions)
+		}
+	}
+}
 
 // However the streams interleave and whoever dies: tokens in order, one end,
 // nothing left open, every attempt given back once.

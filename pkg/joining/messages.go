@@ -108,7 +108,7 @@ type (
 		// Generated is the tokens so far.
 		Generated []int32
 		Failures  []routing.Failure
-		// Version that the workers have to have; zero at the first attempt.
+		// Version that the workers have to have: Params.Version at the first attempt; zero: any.
 		Version routing.Version
 	}
 	// AskHedge asks for workers of a hedged attempt beside the one that runs, which is called ID. It is
@@ -258,6 +258,8 @@ type Params struct {
 	Silence routing.Silence
 
 	ID string // names the request to routing
+	// Version is the one that the request has to run in; zero: that of its first attempt.
+	Version routing.Version
 	// Arrived and Tokenized bound the first stage of the latency budget.
 	Arrived, Tokenized time.Time
 	Deadline           time.Time // as the router enforces it; zero: none

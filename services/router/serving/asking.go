@@ -11,7 +11,7 @@ import (
 func (r *request) ask(a joining.Ask) {
 	clear(r.attempts)
 	tokens := slices.Concat(r.plan.Tokens, a.Generated)
-	wanted := r.policyRequest(r.key, a.Attempt, tokens, a.Failures, r.version)
+	wanted := r.policyRequest(r.key, a.Attempt, tokens, a.Failures, a.Version)
 	if wanted.Retry = a.Retry; a.Retry {
 		r.requests.metrics.retries.Inc()
 	}

@@ -62,7 +62,7 @@ type request struct {
 	done    chan struct{}      // closed when loop.Core is done
 
 	// Guarded by loop.
-	version  routing.Version       // of the workers, the same in every attempt; zero: the policy chooses
+	version  routing.Version       // of the workers, the same in every attempt; zero: none was chosen yet
 	sent     func(routing.Version) // Caller.sent until it is called
 	answer   joining.Dispatched    // the policy's last, until the core takes it up
 	attempts map[int]*attempt      // the attempts that run, by number; two at most
@@ -117,7 +117,6 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id string, c *Call
 		secret:    secret,
 		sharing:   c.Sharing,
 		queued:    c.Queued,
-		version:   c.version,
 		sent:      c.sent,
 		arrived:   p.Arrived,
 		hash:      hash,
@@ -132,6 +131,7 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id string, c *Call
 	}
 	join, recorder, ended := routerlog.NewRequest(s.deps.Log, joining.Params{
 		ID:             key,
+		Version:        c.version,
 		Arrived:        p.Arrived,
 		Tokenized:      p.Tokenized,
 		PromptTokens:   len(p.Tokens),
