@@ -50,7 +50,7 @@ type Config struct {
 	KeptLogs   int
 	KeptMemory bytesize.Size
 	// UnreadMemory bounds all answers that clients have not read yet, UnreadRequest each
-	// of them. Half as much again bounds the vectors that are being computed.
+	// of them. Vectors that are being computed may take half as much, beside it.
 	UnreadMemory, UnreadRequest bytesize.Size
 	// CacheByTenant keeps the cached prefixes of tenants apart, on workers and in stores.
 	CacheByTenant bool
