@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -95,10 +96,12 @@ func (s *set) jinjaFiles(dir string) (bool, error) {
 	if err := s.add("", string(source)); err != nil {
 		return false, err
 	}
-	file := filepath.Join(dir, "additional_chat_templates", "tool_use.jinja")
+	folder := filepath.Join(dir, "additional_chat_templates")
+	file := filepath.Join(folder, "tool_use.jinja")
 	source, err = readFile(file, jinja.MaxSourceBytes)
+	_, gone := os.Stat(folder)
 	switch {
-	case boundedfile.Absent(file):
+	case boundedfile.Absent(folder), gone == nil && boundedfile.Absent(file):
 		return true, nil
 	case err != nil:
 		return false, err

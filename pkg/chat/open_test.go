@@ -222,9 +222,17 @@ func TestBundledModel(t *testing.T) {
 
 // A file of the model whose link leads nowhere is not taken for one that the model does not have.
 func TestLinksToNowhere(t *testing.T) {
-	for _, name := range []string{"chat_template.jinja", "chat_template.json", "tokenizer_config.json", "special_tokens_map.json"} {
+	const tools = "additional_chat_templates"
+	for _, name := range []string{"chat_template.jinja", "chat_template.json", "tokenizer_config.json", "special_tokens_map.json", tools, filepath.Join(tools, "tool_use.jinja")} {
 		t.Run(name, func(t *testing.T) {
-			dir := modelWith(t, map[string]string{"other.json": `{"chat_template": "x"}`})
+			files := map[string]string{"other.json": `{"chat_template": "x"}`}
+			if strings.HasPrefix(name, tools) {
+				files["chat_template.jinja"] = "x"
+			}
+			if name != tools {
+				files[filepath.Join(tools, "unused")] = ""
+			}
+			dir := modelWith(t, files)
 			if err := os.Symlink(filepath.Join(dir, "gone"), filepath.Join(dir, name)); err != nil {
 				t.Fatal(err)
 			}
