@@ -157,8 +157,16 @@ func fuzz(f *testing.F, name string) {
 	}
 	format, _ := toolcalls.Of(name, "")
 	f.Fuzz(func(t *testing.T, text string, size int) {
-		for _, whole := range []bool{true, false} {
-			p := format.NewParser(functions, whole)
+		for _, how := range []struct{ whole, single bool }{{true, false}, {false, false}, {true, true}, {false, true}} {
+			whole := how.whole
+			parser := func() *toolcalls.Parser {
+				p := format.NewParser(functions, whole)
+				if how.single {
+					p.Single()
+				}
+				return p
+			}
+			p := parser()
 			var once said
 			once.Calls = [][2]string{}
 			ended := map[int]bool{}
@@ -175,6 +183,9 @@ func fuzz(f *testing.F, name string) {
 					t.Errorf("arguments %q are no JSON", call[1])
 				}
 			}
+			if how.single && p.Calls() > 1 {
+				t.Errorf("%d calls, though one is read at most", p.Calls())
+			}
 			if len(once.Calls) == 0 && once.Content != text {
 				t.Errorf("%q became %q", text, once.Content)
 			}
@@ -183,8 +194,8 @@ func fuzz(f *testing.F, name string) {
 				n := min(len(rest), max(1, size%17))
 				pieces, rest = append(pieces, rest[:n]), rest[n:]
 			}
-			if diff := cmp.Diff(once, parse(t, format.NewParser(functions, whole), pieces...)); diff != "" {
-				t.Errorf("whole %v, %q in pieces (-once +pieces):\n%s", whole, text, diff)
+			if diff := cmp.Diff(once, parse(t, parser(), pieces...)); diff != "" {
+				t.Errorf("%+v, %q in pieces (-once +pieces):\n%s", how, text, diff)
 			}
 		}
 	})
