@@ -14,8 +14,9 @@ type Cutter struct {
 }
 
 // Cut is the batch without each sequence's drafts from the first one on that its constraint does not
-// allow, and how many those were. They are wrong, or the draw in the place of the first is put off as its mask
-// was: nothing that a Step gives changes without them. The batch that it was made of stays as it is. What Cut returns is valid until the next call.
+// allow, and how many those were. They are wrong, or their mask was put off, and then the draw in the
+// place of the first is put off too: either way nothing that a Step gives changes without them. The
+// batch that it was made of stays as it is. What Cut returns is valid until the next call.
 func (c *Cutter) Cut(b Batch) (out Batch, cut int) {
 	for i := range b.Sequences {
 		s := &b.Sequences[i]
