@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -44,7 +45,7 @@ type classNode struct {
 	nodes []int32
 	ends  tokens // whose texts end here
 	to    []classStep
-	made  bool // to is
+	made  bool // to is, which is in the order of its classes
 }
 
 type classStep struct {
@@ -91,6 +92,7 @@ func (t *classTrie) makeSteps(n *classNode, words int) (effort int) {
 			to.ends.few = append(to.ends.few, t.all.of(child)...)
 		}
 	}
+	slices.SortFunc(n.to, func(a, b classStep) int { return cmp.Compare(a.class, b.class) })
 	bytes := 4*effort + classNodeBytes*len(n.to)
 	for _, step := range n.to {
 		ends := &step.to.ends
@@ -121,7 +123,8 @@ func (f *follower) classNode(trie *classTrie, text string) *classNode {
 	n := &trie.root
 	for i := range len(text) {
 		steps := f.classesBehind(trie, n)
-		n = steps[slices.IndexFunc(steps, func(s classStep) bool { return s.class == text[i] })].to
+		at, _ := slices.BinarySearchFunc(steps, text[i], func(s classStep, class byte) int { return cmp.Compare(s.class, class) })
+		n = steps[at].to
 	}
 	return n
 }
