@@ -8,8 +8,8 @@ import (
 )
 
 // maxClassTries bounds the tries of classes that a vocabulary keeps, and maxClassBytes what they take
-// together, about. With more, all but the one that is asked for are made again when they are needed again.
-// One alone has at most as many numbers as the vocabulary's own trie has nodes.
+// together, about. With more, some are dropped, and made again when they are needed again. One alone has
+// at most as many numbers as the vocabulary's own trie has nodes.
 const (
 	maxClassTries = 16
 	maxClassBytes = 64 << 20
@@ -32,6 +32,7 @@ type classTrie struct {
 	all       *trie
 	root      classNode
 	bytes     atomic.Int64 // that it takes, about
+	used      int          // Vocabulary.classUses when it was last asked for; of Vocabulary.classMu
 }
 
 // What a node of a trie of classes takes, about, with its step: memory in bytes, and the effort to make it.
@@ -62,15 +63,37 @@ func (v *Vocabulary) classes(of *[256]byte) *classTrie {
 		made = &classTrie{byteClass: of, all: v.all, root: classNode{nodes: []int32{0}}}
 		v.classTries[*of] = made
 	}
-	var bytes int64
-	for _, trie := range v.classTries {
-		bytes += trie.bytes.Load()
-	}
-	if len(v.classTries) > maxClassTries || bytes > v.mostClassBytes {
-		clear(v.classTries)
-		v.classTries[*of] = made
+	v.classUses++
+	made.used = v.classUses
+	for v.dropClasses(made) {
 	}
 	return made
+}
+
+// dropClasses drops a trie of classes if they exceed their bounds, and says whether it did: one that takes
+// more than all may, else the one that was not asked for the longest. The one that is asked for stays; if
+// that alone takes more than all may, the others do not make up for it.
+func (v *Vocabulary) dropClasses(asked *classTrie) bool {
+	var all int64
+	var drop *classTrie
+	oldest := asked.used
+	for _, trie := range v.classTries {
+		bytes, used := trie.bytes.Load(), trie.used
+		if bytes > v.mostClassBytes {
+			if trie == asked {
+				continue
+			}
+			used = 0
+		}
+		if all += bytes; used < oldest {
+			drop, oldest = trie, used
+		}
+	}
+	if drop == nil || len(v.classTries) <= maxClassTries && all <= v.mostClassBytes {
+		return false
+	}
+	delete(v.classTries, *drop.byteClass)
+	return true
 }
 
 // makeSteps makes where a node leads, and returns the effort. The trie is locked.

@@ -99,6 +99,44 @@ func TestClassesAreBounded(t *testing.T) {
 	}
 }
 
+// Of too many tries, no more are dropped than have to be: those that alone take too much, then those that
+// were not asked for the longest.
+func TestWhichClassesAreDropped(t *testing.T) {
+	effort := func(v *grammar.Vocabulary, first rune) int {
+		form, err := grammar.Compile(t.Context(), gbnf(words(byte(first))), v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := form.Constrain([]int32{eos})
+		c.Allowed(nil)
+		return c.Effort()
+	}
+	keepsAll, _ := wordy(t)
+	for name, c := range map[string]struct {
+		most  int64  // s takes about 9,000 bytes, m 12,000 and a 21,000, nearly all in one trie of two
+		asked string // words of the letters from one on
+		made  string // for which of them tries were made
+	}{
+		"bytes":     {32_000, "mrsmqmsr", "mrs-q--r"},
+		"one large": {15_000, "sasas", "sa-a-"},
+		"number":    {1 << 20, "abcdefghaiacb", "abcdefgh-i--b"},
+	} {
+		v, _ := wordy(t)
+		v.SetMostClassBytes(c.most)
+		var made []rune
+		for _, first := range c.asked {
+			effort(keepsAll, first)
+			if effort(v, first) == effort(keepsAll, first) {
+				first = '-'
+			}
+			made = append(made, first)
+		}
+		if string(made) != c.made {
+			t.Errorf("%s: of %s tries are made for %s, want %s", name, c.asked, string(made), c.made)
+		}
+	}
+}
+
 // What a grammar found counts in its size: what becomes of tokens in calls, and which ones strings cannot
 // have that must not be a name.
 func TestWhatWasFoundHasASize(t *testing.T) {

@@ -30,6 +30,7 @@ type Vocabulary struct {
 
 	classMu        sync.Mutex
 	classTries     map[[256]byte]*classTrie // by lexeme.byteClass
+	classUses      int                      // how often one was asked for
 	mostClassBytes int64
 }
 
