@@ -168,6 +168,41 @@ func TestSeveralAnswersAreReadAsTheyCome(t *testing.T) {
 	}
 }
 
+// Neither do those to several prompts, of which one is computed only when an answer to another has ended:
+// its first answer waits at the router or at the worker.
+func TestSeveralPromptsAreReadAsTheyCome(t *testing.T) {
+	for _, waiting := range []uint32{0, 8} { // at the worker
+		inMesh(t, func(c *router.Config) { c.Serving.UnreadRequest, c.Serving.UnreadMemory = 64<<10, 64<<10 }, func(t *testing.T, m *mesh) {
+			m.net.Next, m.net.StepTime = seeded, 10*time.Millisecond
+			one := decodeRecord("d1")
+			one.Capacity.MaxSequences, one.Capacity.MaxWaiting = 1, waiting
+			place := make(chan struct{}, 1)
+			m.start(func(ctx context.Context, _ *workertest.Worker, _ *workerv1.Task, at workertest.Stage, generated int) error {
+				switch {
+				case at == workertest.Reserve:
+					select {
+					case place <- struct{}{}:
+					case <-ctx.Done():
+						return ctx.Err()
+					}
+				case at == workertest.Token && generated == 99:
+					<-place
+				}
+				return nil
+			}, one)
+			prompt := strings.Repeat("5,", 99)
+			w := m.post(t.Context(), "/v1/completions", `{"prompt":[[`+prompt+`5],[`+prompt+`6]],"n":2,"max_tokens":100,"temperature":1,"ignore_eos":true,"seed":1,"stream":true,"logprobs":20}`)
+			if n := strings.Count(w.Body.String(), `"finish_reason":"length"`); w.Code != http.StatusOK || n != 4 || !strings.HasSuffix(w.Body.String(), "data: [DONE]\n\n") {
+				t.Errorf("%d waiting: %d, %d answers end: %.300s", waiting, w.Code, n, w.Body.String()[max(0, w.Body.Len()-300):])
+			}
+			if n := m.sum("tandem_router_unread_ended_total"); n != 0 {
+				t.Errorf("%d waiting: %v answers were cut off", waiting, n)
+			}
+			m.quiet()
+		})
+	}
+}
+
 // Where one of the answers is refused at once, so is the request, with a status, though others run.
 func TestSeveralAnswersAreRefusedTogether(t *testing.T) {
 	for _, prompt := range []int{1, 100} {

@@ -17,8 +17,8 @@ import (
 	"github.com/tandem-serving/tandem/services/router/serving"
 )
 
-// receive gets the events of the answers, one at a time and as they come, but none before all answers
-// are queued.
+// receive gets the events of the answers, one at a time and as they come, but none before what
+// several.follow waits for.
 type receive func(index int, event *inferencev1.GenerateEvent) error
 
 // run generates the answers of a request and returns when all have ended. The first that fails ends
@@ -118,7 +118,7 @@ func (h *Handler) several(a *assembly, to receive) error {
 	defer cancel(nil)
 	r := &several{
 		handler: h, exchange: e, parsed: c,
-		queued: make(chan string, len(c.choices)), events: make(chan indexedEvent), failures: make(chan error, len(c.choices)),
+		known: make(chan string, len(c.choices)), queued: make(chan int, len(c.choices)), events: make(chan indexedEvent), failures: make(chan error, len(c.choices)),
 	}
 	var wait sync.WaitGroup
 	var sharing serving.Sharing
@@ -212,7 +212,8 @@ type several struct {
 	handler  *Handler
 	exchange *exchange
 	parsed   *parsedRequest
-	queued   chan string // the id of the first answer, and "" from each other one, once it is queued
+	known    chan string // the id of the first answer, and "" from each other one, once it is queued or waits for its prompt
+	queued   chan int    // the number of its prompt from each answer, once it is queued
 	events   chan indexedEvent
 	failures chan error // one from each answer at its end; nil if it went well
 }
@@ -225,14 +226,16 @@ type indexedEvent struct {
 
 // one makes an answer.
 func (r *several) one(ctx context.Context, caller *serving.Caller, index int, q *inferencev1.GenerateRequest) {
-	var once sync.Once
-	queued := func(id string) {
+	var known, queued sync.Once
+	caller.Queued = func(id string, waits bool) {
 		if index > 0 {
 			id = ""
 		}
-		once.Do(func() { r.queued <- id })
+		known.Do(func() { r.known <- id })
+		if !waits {
+			queued.Do(func() { r.queued <- index / r.parsed.n })
+		}
 	}
-	caller.Queued = queued
 	err := func() (err error) {
 		// The server cannot recover a panic of this goroutine.
 		defer func() {
@@ -242,7 +245,7 @@ func (r *several) one(ctx context.Context, caller *serving.Caller, index int, q 
 		}()
 		return r.handler.answer(ctx, r.exchange, r.parsed, caller, q, func(event *inferencev1.GenerateEvent) error {
 			if event.GetAccepted() != nil {
-				queued(event.GetAccepted().GetRequestId()) // an answer that computes nothing was not before
+				caller.Queued(event.GetAccepted().GetRequestId(), false) // an answer that computes nothing was not before
 			}
 			select {
 			case r.events <- indexedEvent{index, event}:
@@ -255,9 +258,10 @@ func (r *several) one(ctx context.Context, caller *serving.Caller, index int, q 
 	r.failures <- err
 }
 
-// follow passes events on until all answers have ended. It waits until all are queued: what is refused
-// until then is refused with a status. It does not wait until all run, which may be only when others
-// have ended.
+// follow passes events on until all answers have ended. It waits until all answers to one prompt are
+// queued, and those to others, too, but for those that wait for their prompt: what is refused until then
+// is refused with a status. It does not wait until all run or have their prompt, which may be only when
+// others have ended.
 func (r *several) follow(count int, to receive, cancel context.CancelCauseFunc) error {
 	var failed error
 	fail := func(err error) {
@@ -266,15 +270,18 @@ func (r *several) follow(count int, to receive, cancel context.CancelCauseFunc) 
 			cancel(clienterr.OtherFailed(err))
 		}
 	}
-	ended := 0
-	for queued := 0; queued < count && failed == nil; {
+	ended, known, queued, complete := 0, 0, make([]int, count/r.parsed.n), false
+	for failed == nil && (known < count || !complete) {
 		select {
 		case err := <-r.failures:
 			ended++
 			fail(err)
-		case id := <-r.queued:
-			queued++
+		case id := <-r.known:
+			known++
 			r.exchange.id = cmp.Or(id, r.exchange.id)
+		case prompt := <-r.queued:
+			queued[prompt]++
+			complete = complete || queued[prompt] == r.parsed.n
 		}
 	}
 	for ended < count {

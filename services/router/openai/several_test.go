@@ -159,7 +159,7 @@ func (l *lateFirst) Generate(ctx context.Context, from *serving.Caller, q *infer
 		defer close(l.ended)
 		return l.fake.Generate(ctx, from, q, send)
 	}
-	from.Queued(l.id(ctx))
+	from.Queued(l.id(ctx), false)
 	select {
 	case <-l.ended:
 		return l.fake.Generate(ctx, from, q, send)

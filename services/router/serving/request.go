@@ -49,8 +49,8 @@ type request struct {
 	secret         string        // proves that a caller owns the request
 	hash           records.SecretHash
 	sharing        Sharing
-	queued         func(id string) // Caller.Queued
-	waitsForPrompt bool            // it counts in Requests.promptWaits; of run
+	queued         func(id string, waits bool) // Caller.Queued
+	waitsForPrompt bool                        // it counts in Requests.promptWaits; of run
 	events         *eventLog
 
 	ctx     context.Context // ends at the deadline, and with the goroutine
@@ -166,6 +166,9 @@ func (r *request) run() {
 	defer r.endPromptWait()
 	defer r.spans.allReleased()
 	r.spans.planned(r.id, r.plan)
+	if r.waitsForPrompt && r.queued != nil {
+		r.queued(r.id, true)
+	}
 	start, deadline := r.mayStart(), r.ctx.Done()
 	for {
 		due := r.loop.Due()
@@ -207,7 +210,7 @@ func (r *request) tellQueued() {
 	refused := r.ended
 	r.mu.Unlock()
 	if !refused {
-		r.queued(r.id)
+		r.queued(r.id, false)
 	}
 }
 

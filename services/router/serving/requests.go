@@ -128,8 +128,9 @@ type Caller struct {
 	Now func(*inferencev1.GenerateEvent) bool
 	// Queued is called when the request has asked for workers for the first time and was not refused at
 	// once: it has its id, counts against the limits of its tenant, and waits or has workers. Its goroutine
-	// calls it, which must not block. Nil: it is not called.
-	Queued func(id string)
+	// calls it, which must not block. waits: it has not asked yet, since it waits for another one that
+	// computes its prompt; Queued is called again when it has. Nil: it is not called.
+	Queued func(id string, waits bool)
 	// Sharing describes a prompt that several requests have.
 	Sharing Sharing
 }
