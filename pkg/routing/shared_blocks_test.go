@@ -127,19 +127,23 @@ func TestWaitsForBlocksToShare(t *testing.T) {
 			c.before(b)
 			first, _ := b.asks(routing.Ref{}, 40, 0)
 			second, sent := b.asks(routing.Ref{}, 40, 0)
-			goes := func() bool {
+			look := func() {
+				d, _, _ := answerTo(second.ID, b.last)
+				sent = sent || d.Decode.ID == "d1"
+			}
+			pass := func() {
 				b.now = b.now.Add(30 * time.Millisecond)
 				b.do(routing.Tick{})
-				d, _, _ := answerTo(second.ID, b.last)
-				return d.Decode.ID == "d1"
+				look()
 			}
 			for _, step := range c.steps {
-				if sent || goes() {
+				if pass(); sent {
 					t.Fatal("it is sent too soon")
 				}
 				step(b, first)
+				look()
 			}
-			if !goes() {
+			if pass(); !sent {
 				t.Error("it still waits")
 			}
 		})
