@@ -89,13 +89,13 @@ func (a *autoscaler) follow(ctx context.Context, now time.Time) {
 	a.scale(now, controlv1.Role_ROLE_DECODE, a.bounds.Decode, sizes.Decode, others[controlv1.Role_ROLE_DECODE])
 }
 
-// others is how many workers of other processes serve the model, by role.
+// others is how many workers of other processes get requests for the model, by role.
 func (a *autoscaler) others(ctx context.Context) map[controlv1.Role]int {
 	serve := map[controlv1.Role]int{}
 	errOnce := errors.New("one view is enough")
 	_ = a.process.watchWorkers(ctx, func(workers []*controlv1.WorkerView, _ string) error {
 		for _, v := range workers {
-			if r := v.GetRecord(); v.GetConnected() && r.GetState() == controlv1.WorkerState_WORKER_STATE_SERVING && r.GetModel() == a.process.model.spec.Name && !a.has(r.GetId()) {
+			if r := v.GetRecord(); v.GetConnected() && v.GetExcluded() == "" && r.GetState() == controlv1.WorkerState_WORKER_STATE_SERVING && r.GetModel() == a.process.model.spec.Name && !a.has(r.GetId()) {
 				serve[r.GetRole()]++
 			}
 		}

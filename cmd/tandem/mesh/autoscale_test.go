@@ -87,14 +87,22 @@ func TestAutoscale(t *testing.T) {
 	serving("decode-1 decode-2")
 
 	// Workers that joined from elsewhere count, and this process never has less than its least.
-	part := mesh.ServeOptions{Options: o.Options, Target: "decode", ID: "decode-9"}
-	part.Membership.Endpoints, part.Signals.URLs, part.HTTP, part.Metrics, part.Record.Dir = up.Etcd, up.NATS, "", "", ""
-	joined, leave := context.WithCancel(t.Context())
+	join := func(part mesh.ServeOptions) (leave func()) {
+		part.Membership.Endpoints, part.Signals.URLs, part.HTTP, part.Metrics, part.Record.Dir = up.Etcd, up.NATS, "", "", ""
+		joined, cancel := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		go func() {
+			left <- mesh.Serve(joined, part, quiet, prometheus.NewRegistry(), ignore, func(mesh.Part) {})
+		}()
+		return sync.OnceFunc(func() {
+			cancel()
+			if err := <-left; err != nil {
+				t.Errorf("%s from elsewhere ended with %v", part.ID, err)
+			}
+		})
+	}
+	leave := join(mesh.ServeOptions{Options: o.Options, Target: "decode", ID: "decode-9"})
 	defer leave()
-	left := make(chan error, 1)
-	go func() {
-		left <- mesh.Serve(joined, part, quiet, prometheus.NewRegistry(), ignore, func(mesh.Part) {})
-	}()
 	serving("decode-1 decode-9")
 	decode.Store(3)
 	serving("decode-1 decode-2 decode-9")
@@ -103,9 +111,14 @@ func TestAutoscale(t *testing.T) {
 	decode.Store(2)
 	leave()
 	serving("decode-1 decode-2")
-	if err := <-left; err != nil {
-		t.Errorf("the one from elsewhere ended with %v", err)
-	}
+
+	// One that gets no requests does not count.
+	excluded := mesh.ServeOptions{Options: o.Options, Target: "decode", ID: "decode-9"}
+	excluded.Engine.Simulated.Acceptance = 0.5 // another arithmetic class
+	defer join(excluded)()
+	serving("decode-1 decode-2 decode-9")
+	decode.Store(3)
+	serving("decode-1 decode-2 decode-3 decode-9")
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("it ended with %v", err)
