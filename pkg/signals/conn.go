@@ -74,8 +74,8 @@ type Conn struct {
 	logSlow  sync.Once     // of a slow consumer
 	close    sync.Once
 
-	mu    sync.Mutex // for what follows
-	why   string     // there is no connection, as it was last said
+	mu    sync.Mutex      // for what follows
+	said  map[string]bool // by withoutDigits: why there was no connection since the last one
 	whyAt logthrottle.Throttle
 }
 
@@ -101,6 +101,7 @@ func Connect(cfg Config, log *slog.Logger) (*Conn, error) {
 		tracer:   cfg.Tracer,
 		outgoing: make(chan outgoing, sendQueue),
 		closed:   make(chan struct{}),
+		said:     make(map[string]bool),
 		whyAt:    logthrottle.Throttle{Every: sayWhyEvery, Burst: sayWhyBurst},
 	}
 	c.stopping, c.stop = context.WithCancel(context.Background())
@@ -236,24 +237,35 @@ func (c *Conn) publish(signal outgoing) {
 func (c *Conn) up(message string) {
 	c.metrics.connects.Inc()
 	c.mu.Lock()
-	c.why = ""
+	clear(c.said)
 	c.mu.Unlock()
 	c.log.Info(message)
 }
 
-// sayWhy logs why there is no connection, unless it has said that.
+// sayWhy logs why there is no connection, unless it has said that since the last one.
 func (c *Conn) sayWhy(err error) {
 	if err == nil || errors.Is(err, nats.ErrNoServers) || c.stopping.Err() != nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if why := err.Error(); why != c.why {
+	if why := withoutDigits(err.Error()); !c.said[why] {
 		if _, due := c.whyAt.Due(time.Now()); due {
-			c.why = why
+			c.said[why] = true
 			c.log.Warn("cannot connect to NATS: trying again", slog.Any("error", err))
 		}
 	}
+}
+
+// withoutDigits is a reason as it is compared: the same one has another address with each server, another
+// local port with each connection, and for a certificate that has expired another time.
+func withoutDigits(why string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return -1
+		}
+		return r
+	}, why)
 }
 
 func (c *Conn) down(err error) {

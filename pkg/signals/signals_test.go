@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -168,6 +169,30 @@ func (l lines) Write(line []byte) (int, error) {
 	default:
 	}
 	return len(line), nil
+}
+
+// Why several servers cannot be reached is said once, and not with each try for as long as it lasts.
+func TestWhyIsSaidOnce(t *testing.T) {
+	urls := []string{"nats://" + freeAddress(t), "nats://" + freeAddress(t)}
+	synctest.Test(t, func(t *testing.T) {
+		said := make(lines, 100)
+		conn, err := signals.Connect(signals.Config{URLs: urls}, slog.New(slog.NewTextHandler(said, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Minute)
+		conn.Close()
+		close(said)
+		var why []string
+		for line := range said {
+			if strings.Contains(line, "cannot connect to NATS") {
+				why = append(why, line)
+			}
+		}
+		if len(why) != 1 || !strings.Contains(why[0], "connection refused") {
+			t.Errorf("said %d times, want once: %q", len(why), why)
+		}
+	})
 }
 
 // The log says why a server lets nobody in.
