@@ -26,27 +26,60 @@ const (
 	leastForP99 = 100
 )
 
-// bottleneck says why the client was the bottleneck; empty if it was not. The package
-// comment gives the rules.
-func (r *run) bottleneck(run *record.Run) string {
+// bottleneck says why the client was the bottleneck; empty if it was not. lateAlone is
+// record.Client.LateAlone. The package comment gives the rules.
+func (r *run) bottleneck(run *record.Run) (why string, lateAlone bool) {
 	total := len(run.Records)
 	if r.stopped != "" {
-		return blame(run, r.stopped, heldShare, "lower the rate, shorten the run, or give the client more cores", "lower the rate or shorten the run")
+		return blame(run, r.stopped, heldShare, "lower the rate, shorten the run, or give the client more cores", "lower the rate or shorten the run"), false
 	}
 	if r.unsent > 0 {
 		return fmt.Sprintf("%d of %d requests were not sent, because %d were already in flight: lower the rate, or raise the limit of requests in flight",
-			r.unsent, total, r.InFlightLimit)
+			r.unsent, total, r.InFlightLimit), false
 	}
 	if n, why := unsendable(run.Records); n > 0 {
-		return fmt.Sprintf("%d of %d requests could not be sent: %s", n, total, why)
+		return fmt.Sprintf("%d of %d requests could not be sent: %s", n, total, why), false
 	}
+	share := run.CPUShare()
+	lateAlone = share <= cpuShareMost
 	if tooMany(r.sourceLate, total) {
 		const slow = "the client cannot make prompts that fast; lower the rate or shorten the prompts"
-		return blame(run, fmt.Sprintf("%d of %d requests were made only after they were due", r.sourceLate, total), heldShare, slow, slow)
+		return blame(run, fmt.Sprintf("%d of %d requests were made only after they were due", r.sourceLate, total), heldShare, slow, slow), lateAlone
 	}
-	var delays, ttfts []time.Duration
+	var measured []*record.Record
 	for _, rec := range run.Records {
-		if rec.Due < run.From || rec.Dispatched < 0 {
+		if rec.Due >= run.From {
+			measured = append(measured, rec)
+		}
+	}
+	if l := latenessOf(measured); l.tooMany {
+		sent := "one request in a hundred was sent more than %s after it was due"
+		if l.requests < leastForP99 {
+			sent = "requests were sent up to %s after they were due"
+		}
+		what := fmt.Sprintf(sent+" (%s is acceptable)", l.p99.Round(10*time.Microsecond), l.acceptable.Round(10*time.Microsecond))
+		return blame(run, what, momentShare, "lower the rate or give it more cores", "the machine or its clock stalled; measure again, or lower the rate"), lateAlone
+	}
+	if share > cpuShareMost {
+		return fmt.Sprintf("the client used %.0f%% of its %d cores: give it more, or lower the rate", 100*share, run.Client.Cores), false
+	}
+	return "", false
+}
+
+// lateness is how late requests were sent that were sent at all.
+type lateness struct {
+	requests        int
+	p99, acceptable time.Duration // of Dispatched - Due
+	tooMany         bool          // were later than is acceptable
+}
+
+// SentLate reports whether the client was the bottleneck of these requests because it sent them late.
+func SentLate(records []*record.Record) bool { return latenessOf(records).tooMany }
+
+func latenessOf(records []*record.Record) lateness {
+	var delays, ttfts []time.Duration
+	for _, rec := range records {
+		if rec.Dispatched < 0 {
 			continue
 		}
 		delays = append(delays, rec.Dispatched-rec.Due)
@@ -54,7 +87,6 @@ func (r *run) bottleneck(run *record.Run) string {
 			ttfts = append(ttfts, rec.First()-rec.Sent)
 		}
 	}
-	share := run.CPUShare()
 	most := max(dispatchDelayMost, time.Duration(dispatchDelayShare*float64(stats.QuantileOf(ttfts, .99))))
 	late := 0
 	for _, delay := range delays {
@@ -62,18 +94,7 @@ func (r *run) bottleneck(run *record.Run) string {
 			late++
 		}
 	}
-	if tooMany(late, len(delays)) {
-		sent := "one request in a hundred was sent more than %s after it was due"
-		if len(delays) < leastForP99 {
-			sent = "requests were sent up to %s after they were due"
-		}
-		what := fmt.Sprintf(sent+" (%s is acceptable)", stats.QuantileOf(delays, .99).Round(10*time.Microsecond), most.Round(10*time.Microsecond))
-		return blame(run, what, momentShare, "lower the rate or give it more cores", "the machine or its clock stalled; measure again, or lower the rate")
-	}
-	if share > cpuShareMost {
-		return fmt.Sprintf("the client used %.0f%% of its %d cores: give it more, or lower the rate", 100*share, run.Client.Cores)
-	}
-	return ""
+	return lateness{len(delays), stats.QuantileOf(delays, .99), most, tooMany(late, len(delays))}
 }
 
 // tooMany reports whether late of n requests are more than chance and affect the p99.

@@ -88,6 +88,9 @@ func TestLateDispatch(t *testing.T) {
 			if got := run.Client.Bottleneck; (got != "") != c.bottleneck || c.bottleneck && !strings.Contains(got, map[bool]string{true: "requests were sent up to 10ms after they were due (2", false: "one request in a hundred was sent more than 10ms after it was due (2"}[c.requests < 100]) {
 				t.Errorf("%d of %d late: bottleneck %q", c.late, c.requests, got)
 			}
+			if run.Client.LateAlone != c.bottleneck || drive.SentLate(run.Records) != c.bottleneck {
+				t.Errorf("%d of %d late: late alone %t, sent late %t", c.late, c.requests, run.Client.LateAlone, drive.SentLate(run.Records))
+			}
 		})
 	}
 }

@@ -103,7 +103,7 @@ func Run(ctx context.Context, o Options) (*record.Run, error) {
 	out.Client = meter.client()
 	out.Client.InFlightMax, out.Client.InFlightLimit = r.runningMax, o.InFlightLimit
 	out.Client.OthersShare = othersShare(out)
-	out.Client.Bottleneck = r.bottleneck(out)
+	out.Client.Bottleneck, out.Client.LateAlone = r.bottleneck(out)
 	r.source.close()
 	return out, r.source.err
 }

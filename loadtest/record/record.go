@@ -226,6 +226,8 @@ type Client struct {
 	// with MachineBusy if other processes used its processors. Empty: nothing did. If
 	// set, there is no verdict.
 	Bottleneck string
+	// LateAlone: the Bottleneck is that requests were made or sent late, and nothing else.
+	LateAlone bool
 }
 
 // What limits a run other than the server.

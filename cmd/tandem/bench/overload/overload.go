@@ -14,6 +14,7 @@ import (
 
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/drive"
 	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/report"
 	"github.com/tandem-serving/tandem/loadtest/stats"
@@ -184,9 +185,16 @@ func (r *Result) recover(ctx context.Context, config loadtest.Config, server cli
 	if err != nil {
 		return err
 	}
-	r.Interrupted, r.RecoveryUnknown = session.Last().Interrupted, figures.Limit()
+	run, ended := session.Last(), began+burst
+	records := slices.Collect(run.Window())
+	r.Interrupted, r.RecoveryUnknown = run.Interrupted, figures.Limit()
+	// How late the requests of the burst are tells nothing of the others.
+	others := slices.DeleteFunc(slices.Clone(records), func(r *record.Record) bool { return r.Due >= began && r.Due < ended })
+	if run.Client.LateAlone && !drive.SentLate(others) {
+		r.RecoveryUnknown = ""
+	}
 	if !r.Interrupted && r.RecoveryUnknown == "" {
-		r.recovered(slices.Collect(session.Last().Window()), began, began+burst)
+		r.recovered(records, began, ended)
 	}
 	return nil
 }

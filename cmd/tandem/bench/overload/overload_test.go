@@ -95,21 +95,38 @@ func TestWhatCannotRun(t *testing.T) {
 	}
 }
 
-// Where the client was the limit, nothing is said of the recovery.
+// Where the client was the limit, nothing is said of the recovery, unless it was late in the burst alone.
 func TestTheClientIsTheLimit(t *testing.T) {
-	const late = "it was late"
-	config := slowFrom20(t, map[string]int{})
-	runs := config.Drive
-	config.Drive = func(ctx context.Context, o drive.Options) (*record.Run, error) {
-		run, err := runs(ctx, o)
-		if o.Warmup == leastWarmup {
-			run.Client.Bottleneck = late
+	const why, began = "it was the limit", leastWarmup + calm
+	for _, test := range []struct {
+		name      string
+		lateAlone bool
+		from, to  time.Duration // when requests were due that were sent late
+		known     bool
+	}{
+		{"late in the burst", true, began, began + burst, true},
+		{"late before it", true, began - time.Second, began + burst, false},
+		{"late after it", true, began, began + burst + time.Second, false},
+		{"late in the burst, and something else", false, began, began + burst, false},
+	} {
+		config := slowFrom20(t, map[string]int{})
+		runs := config.Drive
+		config.Drive = func(ctx context.Context, o drive.Options) (*record.Run, error) {
+			run, err := runs(ctx, o)
+			if o.Warmup == leastWarmup {
+				run.Client.Bottleneck, run.Client.LateAlone = why, test.lateAlone
+				for _, r := range run.Records {
+					if r.Due >= test.from && r.Due < test.to {
+						r.Dispatched += 500 * time.Millisecond
+					}
+				}
+			}
+			return run, err
 		}
-		return run, err
-	}
-	found, err := Run(t.Context(), config, described{}, []float64{2}, nil)
-	if err != nil || found.RecoveryMs != nil || found.RecoveryUnknown != late {
-		t.Errorf("%+v, %v", found, err)
+		found, err := Run(t.Context(), config, described{}, []float64{2}, nil)
+		if err != nil || (found.RecoveryMs != nil) != test.known || (found.RecoveryUnknown == why) == test.known {
+			t.Errorf("%s: %+v, %v", test.name, found, err)
+		}
 	}
 }
 
