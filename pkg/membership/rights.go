@@ -42,7 +42,8 @@ const administrator = "root"
 
 // SetRights has etcd ask everybody who they are and let them do no more than they need. Users
 // are known by the common names of their certificates, which are their roles. It may be called
-// again, by an operator, while the mesh runs: another version may need other rights.
+// again, by an operator, while the mesh runs: another version may need other rights. Each change may
+// fail calls to etcd that are under way, with ErrAuthOldRevision.
 func SetRights(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err := cfg.Validate(); err != nil {
 		return err
