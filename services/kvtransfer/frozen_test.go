@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 	"github.com/tandem-serving/tandem/pkg/offload"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
@@ -57,21 +58,26 @@ func (s *stuck) Stream(stream grpc.BidiStreamingServer[kvtransferv1.SenderMessag
 	}
 }
 
+// startStuck starts a store that is stuck, and a worker.
+func startStuck(t *testing.T) (*stuck, *testWorker) {
+	n := &network{kind: "memory"}
+	listener, address := n.listen(t)
+	s := &stuck{peer: offload.Store{ID: "store-1", Epoch: 77, Addresses: []string{address}}, read: make(chan struct{})}
+	startProcess(t, listener, func(r grpc.ServiceRegistrar) {
+		kvtransferv1.RegisterBlockStoreServer(r, s)
+		kvtransferv1.RegisterKVTransferServer(r, s)
+	}, func(ctx context.Context) error {
+		<-ctx.Done()
+		return nil
+	})
+	return s, startWorker(t, n, "prefill-1", layout())
+}
+
 // A put whose blocks were all read returns with its context, although the store, which
 // would have to say whether it has them, stands still.
 func TestPutToAStoreThatStandsStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &network{kind: "memory"}
-		listener, address := n.listen(t)
-		s := &stuck{peer: offload.Store{ID: "store-1", Epoch: 77, Addresses: []string{address}}, read: make(chan struct{})}
-		startProcess(t, listener, func(r grpc.ServiceRegistrar) {
-			kvtransferv1.RegisterBlockStoreServer(r, s)
-			kvtransferv1.RegisterKVTransferServer(r, s)
-		}, func(ctx context.Context) error {
-			<-ctx.Done()
-			return nil
-		})
-		w := startWorker(t, n, "prefill-1", layout())
+		s, w := startStuck(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := putting(ctx, w, s.peer, prefix(5, 200))
 		<-s.read
@@ -85,4 +91,25 @@ func TestPutToAStoreThatStandsStill(t *testing.T) {
 			t.Errorf("it returned %v after its context ended", waited)
 		}
 	})
+}
+
+// A put that takes too long speaks against the store, unless this worker took most of the time.
+func TestPutWhoseCheckTookMostOfTheTime(t *testing.T) {
+	for _, c := range []struct {
+		checks time.Duration
+		state  offload.StoreState
+	}{{4 * time.Second, offload.Failing}, {6 * time.Second, offload.Healthy}} {
+		t.Run(c.checks.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, w := startStuck(t)
+				w.checks = c.checks
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				err := <-putting(ctx, w, s.peer, prefix(5, 200))
+				if o := storeclient.PutOutcome(err); o.State != c.state || o.Result != offload.PutLate {
+					t.Errorf("%+v", o)
+				}
+			})
+		})
+	}
 }

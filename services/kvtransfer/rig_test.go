@@ -248,6 +248,7 @@ type testWorker struct {
 	sender   *kvtransfer.Sender
 	receiver *kvtransfer.Receiver
 	client   *storeclient.Client
+	checks   time.Duration // how long it looks through blocks
 }
 
 func startWorker(t *testing.T, n *network, id string, layout kvcache.Layout) *testWorker {
@@ -266,7 +267,10 @@ func startWorker(t *testing.T, n *network, id string, layout kvcache.Layout) *te
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.client, err = storeclient.NewClient(storeclient.ClientConfig{Dial: n.dial, Sender: w.sender, Receiver: w.receiver, Layout: layout})
+	w.client, err = storeclient.NewClient(storeclient.ClientConfig{Dial: n.dial, Sender: w.sender, Receiver: w.receiver, Layout: layout, Check: func(context.Context, []kvcache.BlockID) error {
+		time.Sleep(w.checks)
+		return nil
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}

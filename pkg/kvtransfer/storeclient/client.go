@@ -95,6 +95,7 @@ func (c *Client) Put(ctx context.Context, to offload.Store, prefix offload.Prefi
 	if err := c.check(prefix, len(blocks), 0); err != nil {
 		return 0, fmt.Errorf("put kv blocks: %w", err)
 	}
+	began := time.Now()
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
 	ticket, err := c.offer(ctx, to, prefix)
@@ -109,12 +110,17 @@ func (c *Client) Put(ctx context.Context, to offload.Store, prefix offload.Prefi
 		return 0, fmt.Errorf("put kv blocks: %w", err)
 	}
 	held := int(ticket.GetHeldBlocks())
+	opened := time.Now()
 	if err := c.checked(ctx, blocks[held:]); err != nil {
 		transfer.Abort(kvtransferv1.AbortReason_ABORT_REASON_CANCELLED)
 		<-transfer.Released()
 		return 0, fmt.Errorf("put kv blocks: %w", err)
 	}
+	checked := time.Since(opened)
 	err = transfer.SendAll(ctx, c.cfg.Layout.Layers, held, blocks)
+	if took := time.Since(began); errors.Is(err, context.DeadlineExceeded) && checked > took/2 {
+		err = &CheckError{fmt.Errorf("%w: it took %v of %v", err, checked, took)}
+	}
 	if err != nil {
 		return 0, fmt.Errorf("put kv blocks: %w", err)
 	}

@@ -72,10 +72,10 @@ func (e *LayoutError) Unwrap() error { return e.Err }
 // ErrNotFinite is of blocks that are no use to anybody.
 var ErrNotFinite = errors.New("the blocks are not finite")
 
-// CheckError means that this worker did not look through the blocks: it was too slow, or cannot
-// read them. It says nothing of the store.
+// CheckError means that this worker did not look through the blocks, or left the store less than half
+// of the time of a put: it was too slow, or cannot read them. It says nothing of the store.
 type CheckError struct {
-	// Err is that of ClientConfig.Check, or of its context.
+	// Err is that of ClientConfig.Check, or of the call's context.
 	Err error
 }
 
