@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -171,9 +172,13 @@ func (c *connection) open(ctx context.Context, ticket *kvtransferv1.Ticket, requ
 		}
 		if err := c.openPages(t.window); err != nil {
 			t.Abort(kvtransferv1.AbortReason_ABORT_REASON_FAILED)
+			if _, mayNot := errors.AsType[*os.SyscallError](err); !mayNot { // the session is lost, or has no such pages
+				return nil, &BrokenError{Peer: c.peer.receiver, Err: err}
+			}
 			c.spareMapping()
 			return nil, fmt.Errorf("kv session with %q: %w", c.peer.receiver, err)
 		}
+		c.useMapping()
 		return t, nil
 	case <-t.done:
 		if wasReady && c.leftUnanswered(t) {

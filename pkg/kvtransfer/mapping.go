@@ -29,7 +29,8 @@ type MapRequest struct {
 type MappedPages interface {
 	wire.Views
 	// Open allows that blocks are written, Shut ends that. After an error of Open they may not
-	// be, after one of Shut they may still be, until Close.
+	// be, after one of Shut they may still be, until Close. An *os.SyscallError of Open means that
+	// this process may not open them now, any other that they are not there.
 	Open(blocks []kvcache.BlockID) error
 	Shut(blocks []kvcache.BlockID) error
 	// Close unmaps the pages and then tells the receiver.
@@ -111,6 +112,15 @@ func (c *connection) spareMapping() {
 	defer c.loop.Unlock()
 	if c.mapAgain.IsZero() { // else it is so already
 		c.pauseMaps()
+	}
+}
+
+// useMapping ends the waits for a mapping of which pages could be opened: the next one is the shortest.
+func (c *connection) useMapping() {
+	c.loop.Lock()
+	defer c.loop.Unlock()
+	if c.mapAgain.IsZero() { // else others could not be opened meanwhile
+		c.mapPause = 0
 	}
 }
 

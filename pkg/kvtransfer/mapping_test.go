@@ -2,6 +2,8 @@ package kvtransfer_test
 
 import (
 	"errors"
+	"os"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -61,7 +63,8 @@ func TestSenderCannotMap(t *testing.T) {
 }
 
 // A sender that cannot open the pages it has mapped fails that transfer, and sends those to come over
-// the session's streams. It tries again later, and need not map the pages for that.
+// the session's streams. It tries again later, and need not map the pages for that. What it waits grows
+// until it can open some. Pages that are not there are the receiver's fault.
 func TestSenderCannotOpenPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, func(c *rigConfig) { c.mapped = true })
@@ -71,19 +74,32 @@ func TestSenderCannotOpenPages(t *testing.T) {
 				t.Errorf("%s: over %s", what, over)
 			}
 		}
-		want("at first", true)
-		g.openError = errors.New("cannot allocate memory")
-		ticket, o := g.reserve(kvcache.BlockRange(32, 4), 0, 4)
-		if _, err := g.sender.Open(t.Context(), ticket, "r"); !errors.Is(err, g.openError) || isBroken(err) {
-			t.Errorf("the transfer ends with %v", err)
+		fails := func(err error, broken bool) {
+			t.Helper()
+			g.openError = err
+			ticket, o := g.reserve(kvcache.BlockRange(32, 4), 0, 4)
+			if _, err := g.sender.Open(t.Context(), ticket, "r"); !errors.Is(err, g.openError) || isBroken(err) != broken {
+				t.Errorf("the transfer ends with %v", err)
+			}
+			wait(t, "drained", o.over)
+			g.openError = nil
 		}
-		wait(t, "drained", o.over)
-		want("the next one", false)
-		g.openError = nil
-		time.Sleep(time.Second - 1)
-		want("within a second", false)
-		time.Sleep(1)
+		waits := func(pause time.Duration) {
+			t.Helper()
+			fails(os.NewSyscallError("mprotect", syscall.ENOMEM), false)
+			want("the next one", false)
+			time.Sleep(pause - 1)
+			want("within its wait", false)
+			time.Sleep(1)
+		}
+		want("at first", true)
+		waits(time.Second)
+		waits(2 * time.Second)
 		want("later", true)
+		waits(time.Second)
+		want("later", true)
+		fails(errors.New("block 99 is not one of 64"), true)
+		want("the one after a page that is not there", true)
 		if s := g.receiver.Stats(); g.mapTries != 1 || s.Streams != 1 || s.Mappings != 1 {
 			t.Errorf("%d tries, stats %+v", g.mapTries, s)
 		}
