@@ -54,7 +54,8 @@ func (d *Driver) endSteps(why error) {
 	select {
 	case next := <-d.steps:
 		if next.started {
-			_, _ = d.starting.Wait()
+			out, err := d.starting.Wait()
+			next.traced.ended(next.run, out.Compute, err)
 		}
 		d.handle(scheduler.StepDone{Err: why})
 	default:

@@ -11,8 +11,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
@@ -117,17 +125,28 @@ func TestStepsAreStartedAhead(t *testing.T) {
 }
 
 // TestStartedStepIsWaitedFor when the driver ends: its engine can be closed then. Its sequences end,
-// and what comes later fails.
+// with the step in their spans, and what comes later fails.
 func TestStartedStepIsWaitedFor(t *testing.T) {
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {
 			e := &starter{Engine: newEngine(t, latency.Model{BaseMs: 10})}
 			d, stop := runDriver(t, e)
+			spans := tracetest.NewSpanRecorder()
+			sampled := trace.ContextWithRemoteSpanContext(t.Context(), rpc.ParseTraceParent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"))
+			_, traced := workerdriver.StartTrace(sampled, sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test"), "tandem.decode", workerv1.Decode_Run_FullMethodName, nil)
+			d.Trace(1, traced)
 			s := d.Submit(scheduler.Request{ID: 1, Tokens: prompt(9), MaxTokens: 100})
 			for range 5 {
 				<-s.Ready()
 			}
+			traced.Token(0)
 			stop()
+			traced.End(nil)
+			for _, span := range spans.Ended() {
+				if want := attribute.Int64("tandem.steps", e.waited.Load()); span.Name() == "decode" && !slices.Contains(span.Attributes(), want) {
+					t.Errorf("%v, want %v", span.Attributes(), want)
+				}
+			}
 			if started, waited := e.started.Load(), e.waited.Load(); started == 0 || started != waited {
 				t.Errorf("%d steps started, %d waited for", started, waited)
 			}
