@@ -26,13 +26,17 @@ func (rt *Router) aggregatedPrefills(s *search, decodes fitness) *candidates {
 	if !rt.policy.waitsAtRouter && decodes <= later || rt.mode(s.request) == inferencev1.Mode_MODE_DISAGGREGATED || s.allDisaggregated && decodes <= later {
 		workers = nil
 	}
-	n := len(workers)
+	n, away := len(workers), 0
 	if decodes.usable() && n > aggregatedMost {
 		model := rt.model(s.request.Model)
-		workers = rt.sample(s, workers, aggregatedMost, func(w *worker) bool { return w.takesAggregated && w.of(model) && !s.foreign(w) })
+		away = n - rt.groups().aggregatedPrefillsOf[model.Name]
+		workers = rt.sample(s, workers, aggregatedMost, func(w *worker) bool {
+			return w.takesAggregated && w.connected && !w.draining && w.of(model) && !s.foreign(w)
+		})
 	}
 	c := rt.filterSome(s, controlv1.Role_ROLE_DECODE, workers, nil)
 	c.skipped = n - len(c.all)
+	c.away = min(away, c.skipped)
 	prompts, sent := 0., 0.
 	if !s.allAggregated {
 		prompts, sent = rt.promptsPerMs(s.request.Model)

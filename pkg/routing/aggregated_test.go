@@ -317,6 +317,43 @@ func TestPrefillWorkerThatHoldsThePromptIsSeen(t *testing.T) {
 	}
 }
 
+// Of many prefill workers those are looked at that get requests.
+func TestPrefillWorkersThatDrainAreNotLookedAt(t *testing.T) {
+	const n, one = 40, 33
+	for name, away := range map[string]func(routing.Ref) routing.Event{
+		"they drain":    func(ref routing.Ref) routing.Event { return routing.Leaving{Worker: ref} },
+		"they are gone": func(ref routing.Ref) routing.Event { return routing.Disconnected{Worker: ref} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := decode("d")
+			d.Capacity.MaxSequences, d.Capacity.MaxWaiting = 16, 16
+			records := []*controlv1.WorkerRecord{d}
+			for i := range n {
+				records = append(records, aggregatedPrefill(fmt.Sprintf("p%02d", i)))
+			}
+			b := newBench(t, nil, records...)
+			for i := range n {
+				if i != one {
+					b.do(away(routing.Ref{ID: fmt.Sprintf("p%02d", i), Epoch: 1}))
+				}
+			}
+			for range 20 {
+				b.do(load("p33", controlv1.Role_ROLE_PREFILL, nil))
+				b.do(load("d", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) {
+					r.RunningSequences, r.RunningContextTokens = 14, 14*1000
+					r.StepTime.PerContextTokenMs = 0.001
+				}))
+				r := b.request(agg, 100)
+				if got, refusal, _ := b.arrive(r); got.Decode.ID != "p33" {
+					t.Fatalf("went to %q: %+v", got.Decode.ID, refusal)
+				}
+				b.do(routing.Ended{ID: r.ID})
+				b.pass(100 * time.Millisecond)
+			}
+		})
+	}
+}
+
 // A refusal names whom the request could have gone to.
 func TestRefusalsNameWhatIsLacking(t *testing.T) {
 	gone := func(b *bench, ids ...string) {

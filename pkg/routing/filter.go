@@ -70,6 +70,7 @@ func (c *candidate) places() int { return c.worker.maxSequences - c.reservedPlac
 type candidates struct {
 	all     []candidate
 	skipped int          // workers of the role that it did not look at
+	away    int          // of those, how many get no requests of the model
 	listed  []*candidate // by fittest
 	fitness fitness      // of the fittest
 	reason  string       // why none may take the request
@@ -110,7 +111,7 @@ func (c *candidates) usable() (n int) {
 			n++
 		}
 	}
-	return max(n, 1) * (len(c.all) + c.skipped) / max(len(c.all), 1)
+	return max(n, 1) * (len(c.all) + c.skipped - c.away) / max(len(c.all), 1)
 }
 
 // every lists all of them, as fittest does.
