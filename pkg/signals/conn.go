@@ -33,8 +33,9 @@ const (
 	sendQueue = 1024
 	// closeTimeout bounds the wait for the last signals.
 	closeTimeout = time.Second
-	// sayWhyEvery is how often it is said at most why there is no connection, and sayWhyBurst how many
-	// times more: a first reason, such as a connection that was cut, may hide another.
+	// sayWhyEvery is how often it is said at most why there is no connection, and what a server finds wrong
+	// with one, and sayWhyBurst how many times more: a first reason, such as a connection that was cut, may
+	// hide another.
 	sayWhyEvery = time.Minute
 	sayWhyBurst = 3
 )
@@ -74,9 +75,10 @@ type Conn struct {
 	logSlow  sync.Once     // of a slow consumer
 	close    sync.Once
 
-	mu    sync.Mutex      // for what follows
-	said  map[string]bool // by withoutDigits: why there was no connection since the last one
-	whyAt logthrottle.Throttle
+	mu       sync.Mutex      // for what follows
+	said     map[string]bool // by withoutDigits: why there was no connection since the last one
+	whyAt    logthrottle.Throttle
+	errorsAt logthrottle.Throttle // of servers
 }
 
 // outgoing is a signal on its way.
@@ -103,6 +105,7 @@ func Connect(cfg Config, log *slog.Logger) (*Conn, error) {
 		closed:   make(chan struct{}),
 		said:     make(map[string]bool),
 		whyAt:    logthrottle.Throttle{Every: sayWhyEvery, Burst: sayWhyBurst},
+		errorsAt: logthrottle.Throttle{Every: sayWhyEvery, Burst: sayWhyBurst},
 	}
 	c.stopping, c.stop = context.WithCancel(context.Background())
 	options, err := cfg.security(log)
@@ -296,7 +299,9 @@ func (c *Conn) failed(connection *nats.Conn, subscription *nats.Subscription, er
 		return
 	}
 	if c.stopping.Err() == nil {
-		c.log.Warn("NATS reports an error", slog.Any("error", err))
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.errorsAt.Warn(c.log, time.Now(), "NATS reports an error", slog.Any("error", err))
 	}
 }
 

@@ -1,6 +1,7 @@
 package signals_test
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/tls"
 	"fmt"
@@ -255,5 +256,52 @@ func TestWhyThereIsNoConnection(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What a server finds wrong again and again is in the log a few times.
+func TestErrorsOfAServerDoNotFillTheLog(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hangUp := make(chan struct{})
+	var server sync.WaitGroup
+	server.Go(func() {
+		conn, err := listener.Accept()
+		_ = listener.Close()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "INFO {}\r\n"); err != nil {
+			return
+		}
+		for lines := bufio.NewScanner(conn); lines.Scan() && lines.Text() != "PING"; {
+		}
+		denied := strings.Repeat("-ERR 'Permissions Violation for Publish to \"tandem.load\"'\r\n", 100)
+		if _, err := io.WriteString(conn, "PONG\r\n"+denied); err == nil {
+			<-hangUp
+		}
+	})
+	defer server.Wait()
+	said := make(lines, 200)
+	conn, err := signals.Connect(signals.Config{URLs: []string{"nats://" + listener.Addr().String()}}, slog.New(slog.NewTextHandler(said, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for n := 0; ; {
+		line := <-said
+		if strings.Contains(line, "Permissions Violation") && strings.Contains(line, "NATS reports an error") {
+			if n++; n == 4 {
+				close(hangUp)
+			} else if n > 4 {
+				t.Fatal("it is said more often")
+			}
+		}
+		if strings.Contains(line, "NATS is away") {
+			return
+		}
 	}
 }
