@@ -291,7 +291,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// What is put in a certificate's place is used only if it is the part's own and has not expired.
+// What is put in a certificate's place is used only if it is the part's own and valid.
 func TestReplacedBySomebodyElses(t *testing.T) {
 	f := newFiles(t)
 	of := func(role identity.Role, name string) authority.Request {
@@ -299,6 +299,8 @@ func TestReplacedBySomebodyElses(t *testing.T) {
 	}
 	expired := of(identity.Decode, "decode-1")
 	expired.NotBefore, expired.Lifetime = time.Now().Add(-2*time.Hour), time.Hour
+	early := of(identity.Decode, "decode-1")
+	early.NotBefore = time.Now().Add(time.Hour)
 	for _, c := range []struct {
 		name    string
 		belongs string // to the decode worker with this id; empty: it is not said
@@ -314,6 +316,7 @@ func TestReplacedBySomebodyElses(t *testing.T) {
 		{"nobody's", "decode-1-a", authority.Request{CommonName: "x"}, false},
 		{"an expired one", "decode-1-a", expired, false},
 		{"an expired one, of a client", "", expired, false},
+		{"one for later", "", early, false}, // it starts with one, since its own clock may be late
 	} {
 		cfg := f.issue("decode", of(identity.Decode, "decode-1"))
 		source := open(t, cfg)

@@ -30,8 +30,8 @@ const (
 
 // Source makes the TLS of a part from files, and reads them again when they change. A file
 // that cannot be read, or a certificate and key that do not belong together, as while they are
-// being replaced, leave what was there in use. So do a certificate that has expired, and one of
-// another role, or after BelongTo, of another part. It is safe for concurrent use.
+// being replaced, leave what was there in use. So do a certificate that has expired, or is not valid
+// yet, and one of another role, or after BelongTo, of another part. It is safe for concurrent use.
 type Source struct {
 	cfg   Config
 	rules Rules
@@ -99,6 +99,8 @@ func (s *Source) usable(read *files) error {
 	switch flag := s.cfg.flag("cert"); {
 	case !read.expires.IsZero() && time.Now().After(read.expires):
 		return fmt.Errorf("%s: the certificate, or its authority, has expired on %s: replace it", flag, read.expires.Format(time.DateOnly))
+	case read != s.files && read.certificate != nil && time.Now().Before(read.certificate.Leaf.NotBefore):
+		return fmt.Errorf("%s: the certificate is valid from %s on", flag, read.certificate.Leaf.NotBefore.Format(time.RFC3339))
 	case s.role != "" && !who.Covers(s.role, s.id):
 		return fmt.Errorf("%s: the certificate is that of %q, but this part is %s/%s: pass another certificate, or --id", flag, who, s.role, s.id)
 	case s.files.certificate != nil:
