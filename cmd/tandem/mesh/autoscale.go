@@ -43,6 +43,7 @@ type autoscaler struct {
 	ended   chan *extra // workers whose goroutine is over
 	extras  []*extra    // workers that run or stop, in the order of their starts
 	retryAt time.Time   // no worker starts before this
+	taken   []string    // ids that workers have by the router's view, those of other processes too
 }
 
 // extra is a worker that the autoscaler started.
@@ -89,12 +90,14 @@ func (a *autoscaler) follow(ctx context.Context, now time.Time) {
 	a.scale(now, controlv1.Role_ROLE_DECODE, a.bounds.Decode, sizes.Decode, others[controlv1.Role_ROLE_DECODE])
 }
 
-// others is how many workers of other processes get requests for the model, by role.
+// others is how many workers of other processes get requests for the model, by role. It updates taken.
 func (a *autoscaler) others(ctx context.Context) map[controlv1.Role]int {
 	serve := map[controlv1.Role]int{}
 	errOnce := errors.New("one view is enough")
 	_ = a.process.watchWorkers(ctx, func(workers []*controlv1.WorkerView, _ string) error {
+		a.taken = a.taken[:0]
 		for _, v := range workers {
+			a.taken = append(a.taken, v.GetRecord().GetId())
 			if r := v.GetRecord(); v.GetConnected() && v.GetExcluded() == "" && r.GetState() == controlv1.WorkerState_WORKER_STATE_SERVING && r.GetModel() == a.process.model.spec.Name && !a.has(r.GetId()) {
 				serve[r.GetRole()]++
 			}
@@ -174,10 +177,10 @@ func (a *autoscaler) start(role controlv1.Role, why string) (err error) {
 	return nil
 }
 
-// freeID is an id that no worker of the process has.
+// freeID is an id that no worker has.
 func (a *autoscaler) freeID(role controlv1.Role) string {
 	for n := 1; ; n++ {
-		if id := fmt.Sprintf("%s-%d", api.Name(role), n); !a.has(id) {
+		if id := fmt.Sprintf("%s-%d", api.Name(role), n); !a.has(id) && !slices.Contains(a.taken, id) {
 			return id
 		}
 	}

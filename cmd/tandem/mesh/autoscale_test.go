@@ -86,7 +86,8 @@ func TestAutoscale(t *testing.T) {
 	decode.Store(2)
 	serving("decode-1 decode-2")
 
-	// Workers that joined from elsewhere count, and this process never has less than its least.
+	// Workers that joined from elsewhere count, and their ids are not used again. This process never has
+	// less than its least.
 	join := func(part mesh.ServeOptions) (leave func()) {
 		part.Membership.Endpoints, part.Signals.URLs, part.HTTP, part.Metrics, part.Record.Dir = up.Etcd, up.NATS, "", "", ""
 		joined, cancel := context.WithCancel(t.Context())
@@ -101,15 +102,21 @@ func TestAutoscale(t *testing.T) {
 			}
 		})
 	}
-	leave := join(mesh.ServeOptions{Options: o.Options, Target: "decode", ID: "decode-9"})
-	defer leave()
-	serving("decode-1 decode-9")
-	decode.Store(3)
-	serving("decode-1 decode-2 decode-9")
 	decode.Store(1)
-	serving("decode-1 decode-9")
-	decode.Store(2)
+	serving("decode-1")
+	leave := join(mesh.ServeOptions{Options: o.Options, Target: "decode", ID: "decode-2"})
+	defer leave()
+	serving("decode-1 decode-2")
+	decode.Store(3)
+	serving("decode-1 decode-2 decode-3")
+	if logs, err := filepath.Glob(filepath.Join(o.Record.Dir, "decode-2-*.events")); err != nil || len(logs) != 2 {
+		t.Errorf("logs of decode-2, which was started here twice: %q, %v", logs, err)
+	}
+	decode.Store(1)
+	serving("decode-1 decode-2")
 	leave()
+	serving("decode-1")
+	decode.Store(2)
 	serving("decode-1 decode-2")
 
 	// One that gets no requests does not count.
