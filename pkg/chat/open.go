@@ -99,9 +99,9 @@ func (s *set) jinjaFiles(dir string) (bool, error) {
 	folder := filepath.Join(dir, "additional_chat_templates")
 	file := filepath.Join(folder, "tool_use.jinja")
 	source, err = readFile(file, jinja.MaxSourceBytes)
-	_, gone := os.Stat(folder)
+	_, folderErr := os.Stat(folder)
 	switch {
-	case boundedfile.Absent(folder), gone == nil && boundedfile.Absent(file):
+	case boundedfile.Absent(folder), folderErr == nil && boundedfile.Absent(file):
 		return true, nil
 	case err != nil:
 		return false, err

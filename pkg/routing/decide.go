@@ -136,7 +136,6 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	decode, prefill, prefills := p.decode, p.prefill, p.prefills
 	aheadMs := s.waitMs(decode, p.promptWorkers, p.decodeWorkers)
 	if refusal, ok := rt.misses(s, decode, prefill, aheadMs); ok {
-		rt.waited(e)
 		rt.noteMiss(s, decodes, prefills, decode, prefill, aheadMs)
 		return tooSlow, refusal
 	}

@@ -202,6 +202,9 @@ func (rt *Router) try(now time.Time, e *entry, groups *waits) (gone bool) {
 		}
 		fallthrough
 	default:
+		if fitness == tooSlow {
+			rt.waited(e)
+		}
 		rt.giveUp(e, refusal)
 		return true
 	}

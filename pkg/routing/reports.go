@@ -137,9 +137,8 @@ func (s *search) doubts(config *Config) bool {
 	return !s.now.Before(e.byReportsSince.Add(config.ReportDoubt))
 }
 
-// taken takes in that a worker began with a request. It says whether others may follow: while some wait, one
-// is looked at then, and not with the next report. Without it, mode auto served 1.6% less at the point of the
-// maps of docs/evidence.md where it was worst (256/16, loose).
+// taken takes in that a worker began with a request. It says whether others may follow: the queue is looked
+// at then, and not only with the next report.
 func (rt *Router) taken(now time.Time, e Taken) bool {
 	d, ok := rt.running[e.ID]
 	if !ok {

@@ -111,16 +111,17 @@ func TestWaitsForBlocksToShare(t *testing.T) {
 	for name, c := range map[string]struct {
 		before func(*bench)
 		steps  []func(*bench, routing.Request)
+		atOnce bool // it is sent with the last step
 	}{
-		"the other begins": {cached, []func(*bench, routing.Request){takes}},
+		"the other begins": {cached, []func(*bench, routing.Request){takes}, true},
 		"a snapshot says that its blocks are cached": {func(*bench) {}, []func(*bench, routing.Request){
 			takes, func(b *bench, r routing.Request) { b.do(routing.PromptDone{ID: r.ID}) }, func(b *bench, _ routing.Request) { cached(b) },
-		}},
+		}, false},
 		"an event says that its blocks are cached": {func(b *bench) { b.holds("d1") }, []func(*bench, routing.Request){
 			takes, func(b *bench, r routing.Request) { b.do(routing.PromptDone{ID: r.ID}) }, func(b *bench, _ routing.Request) {
 				b.do(routing.BlocksChanged{Event: &controlv1.KvEvent{Origin: &controlv1.Origin{Id: "d1", Epoch: 1, Sequence: 1}, Stored: sequence(40)}})
 			},
-		}},
+		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := documents(t)
@@ -142,6 +143,9 @@ func TestWaitsForBlocksToShare(t *testing.T) {
 				}
 				step(b, first)
 				look()
+			}
+			if c.atOnce && !sent {
+				t.Error("it is not sent at once")
 			}
 			if pass(); !sent {
 				t.Error("it still waits")

@@ -33,11 +33,10 @@ const (
 	sendQueue = 1024
 	// closeTimeout bounds the wait for the last signals.
 	closeTimeout = time.Second
-	// sayWhyEvery is how often it is said at most why there is no connection, and what a server finds wrong
-	// with one, and sayWhyBurst how many times more: a first reason, such as a connection that was cut, may
-	// hide another.
-	sayWhyEvery = time.Minute
-	sayWhyBurst = 3
+	// sayEvery is how often something else that is wrong with a connection is logged at most, and sayBurst how
+	// many times more: a first reason, such as a connection that was cut, may hide another.
+	sayEvery = time.Minute
+	sayBurst = 3
 )
 
 // Config says which servers to use.
@@ -75,10 +74,9 @@ type Conn struct {
 	logSlow  sync.Once     // of a slow consumer
 	close    sync.Once
 
-	mu       sync.Mutex      // for what follows
-	said     map[string]bool // by withoutDigits: why there was no connection since the last one
-	whyAt    logthrottle.Throttle
-	errorsAt logthrottle.Throttle // of servers
+	mu     sync.Mutex      // for what follows
+	said   map[string]bool // by withoutDigits, what was said since the last connection was made
+	saidAt logthrottle.Throttle
 }
 
 // outgoing is a signal on its way.
@@ -104,8 +102,7 @@ func Connect(cfg Config, log *slog.Logger) (*Conn, error) {
 		outgoing: make(chan outgoing, sendQueue),
 		closed:   make(chan struct{}),
 		said:     make(map[string]bool),
-		whyAt:    logthrottle.Throttle{Every: sayWhyEvery, Burst: sayWhyBurst},
-		errorsAt: logthrottle.Throttle{Every: sayWhyEvery, Burst: sayWhyBurst},
+		saidAt:   logthrottle.Throttle{Every: sayEvery, Burst: sayBurst},
 	}
 	c.stopping, c.stop = context.WithCancel(context.Background())
 	options, err := cfg.security(log)
@@ -245,17 +242,24 @@ func (c *Conn) up(message string) {
 	c.log.Info(message)
 }
 
-// sayWhy logs why there is no connection, unless it has said that since the last one.
+// sayWhy logs why there is no connection.
 func (c *Conn) sayWhy(err error) {
-	if err == nil || errors.Is(err, nats.ErrNoServers) || c.stopping.Err() != nil {
+	if err != nil && !errors.Is(err, nats.ErrNoServers) {
+		c.sayOnce("cannot connect to NATS: trying again", err)
+	}
+}
+
+// sayOnce logs an error, unless it has since the last connection was made.
+func (c *Conn) sayOnce(what string, err error) {
+	if c.stopping.Err() != nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if why := withoutDigits(err.Error()); !c.said[why] {
-		if _, due := c.whyAt.Due(time.Now()); due {
+	if why := what + withoutDigits(err.Error()); !c.said[why] {
+		if _, due := c.saidAt.Due(time.Now()); due {
 			c.said[why] = true
-			c.log.Warn("cannot connect to NATS: trying again", slog.Any("error", err))
+			c.log.Warn(what, slog.Any("error", err))
 		}
 	}
 }
@@ -298,11 +302,7 @@ func (c *Conn) failed(connection *nats.Conn, subscription *nats.Subscription, er
 		c.sayWhy(err)
 		return
 	}
-	if c.stopping.Err() == nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.errorsAt.Warn(c.log, time.Now(), "NATS reports an error", slog.Any("error", err))
-	}
+	c.sayOnce("NATS reports an error", err)
 }
 
 // Check connects to one of the servers, once, and says why it cannot. It takes until ctx's deadline
