@@ -222,7 +222,7 @@ func withoutText(t *testing.T, data []byte) []byte {
 	if len(l.GetText()) == 0 || len(l.GetTop()[0].GetText()) == 0 {
 		t.Errorf("tokens without their bytes: %v", l)
 	}
-	l.Text = nil
+	l.Text, l.Special = nil, false
 	for _, top := range l.GetTop() {
 		top.Text = nil
 	}

@@ -102,7 +102,7 @@ func TestPutWhoseCheckTookMostOfTheTime(t *testing.T) {
 		t.Run(c.checks.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, w := startStuck(t)
-				w.checks = c.checks
+				w.look = func() { time.Sleep(c.checks) }
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
 				err := <-putting(ctx, w, s.peer, prefix(5, 200))

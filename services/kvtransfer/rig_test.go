@@ -248,13 +248,13 @@ type testWorker struct {
 	sender   *kvtransfer.Sender
 	receiver *kvtransfer.Receiver
 	client   *storeclient.Client
-	checks   time.Duration // how long it looks through blocks
+	look     func() // looks through blocks
 }
 
 func startWorker(t *testing.T, n *network, id string, layout kvcache.Layout) *testWorker {
 	t.Helper()
 	listener, address := n.listen(t)
-	w := &testWorker{t: t, pages: kvtransfertest.NewPages(layout, poolBlocks)}
+	w := &testWorker{t: t, pages: kvtransfertest.NewPages(layout, poolBlocks), look: func() {}}
 	var err error
 	w.receiver, err = kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
 		WorkerID: id, Epoch: 5, Addresses: []string{address}, Layout: layout, Lease: lease,
@@ -268,7 +268,7 @@ func startWorker(t *testing.T, n *network, id string, layout kvcache.Layout) *te
 		t.Fatal(err)
 	}
 	w.client, err = storeclient.NewClient(storeclient.ClientConfig{Dial: n.dial, Sender: w.sender, Receiver: w.receiver, Layout: layout, Check: func(context.Context, []kvcache.BlockID) error {
-		time.Sleep(w.checks)
+		w.look()
 		return nil
 	}})
 	if err != nil {
