@@ -142,12 +142,9 @@ func heapBytes() uint64 {
 func (scale) Run(ctx context.Context, o Options) (*Result, error) {
 	sizes, lasts := []int{2000, 1000, 500}, 5*time.Second
 	cores, blocks, decisions := []int{64, 256, 1000, 2000, 4000}, router.MaxPrefixBlocks, 10000
-	switch {
-	case o.Small:
+	if o.Small {
 		sizes, lasts = []int{200}, 2*time.Second
 		cores, blocks, decisions = []int{64}, 1<<16, 1000
-	case o.Long:
-		sizes, lasts = []int{2000}, 250*time.Second // a million requests
 	}
 	all := make([]scaled, len(sizes))
 	if err := each(ctx, len(sizes), func(i int) (err error) {
@@ -155,6 +152,13 @@ func (scale) Run(ctx context.Context, o Options) (*Result, error) {
 		return err
 	}); err != nil {
 		return nil, err
+	}
+	if o.Long { // a million requests, alone for their memory
+		s, err := measureScale(ctx, o, sizes[0], 250*time.Second)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, s)
 	}
 	timed := make([]*router.Result, len(cores))
 	for i, workers := range cores { // one after the other: they are timed

@@ -16,7 +16,7 @@ func scaleResult(all []scaled, timed []*router.Result, perBlock float64) *Result
 	meshes := Table{
 		Title:  "The mesh",
 		Header: []string{"workers", "requests", "in time, %", "prefix hits, % of prompt tokens (ideal)", "decisions a second and router", "NATS messages a second: load, blocks, routers", "delivered a second", "blocks that a router knows", "index", "wall time", "memory of the process"},
-		Note:   "Hits are ideal if no prefix is computed twice. Counts are of the time in which requests came, after a warm-up. Messages are counted where they are published, and each goes to every router. Wall time and memory: " + machine + "; the meshes ran beside each other, so that memory is of several.",
+		Note:   "Hits are ideal if no prefix is computed twice. Counts are of the time in which requests came, after a warm-up. Messages are counted where they are published, and each goes to every router. Wall time and memory: " + machine + "; the first three meshes ran beside each other, so that memory is of several. With `--long`, the last row is a million requests, alone.",
 	}
 	cores := Table{
 		Title:  "One core of a router",
