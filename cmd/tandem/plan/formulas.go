@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -233,7 +232,10 @@ func prefillSLO(f *formulas) (int, error) {
 	high := max(int(f.rate*f.service.Seconds), 1)
 	for !keeps(high) {
 		if high *= 2; high > 2*mostWorkers {
-			return 0, errors.New("no number of prefill workers keeps the SLO: its bound on ttft leaves no time to wait")
+			return 0, &Infeasible{
+				Reason:  fmt.Sprintf("the prompts alone take more than %d workers, the most that are planned", mostWorkers),
+				Nearest: "not known: plan for a lower rate",
+			}
 		}
 	}
 	return 1 + sort.Search(high-1, func(i int) bool { return keeps(i + 1) }), nil

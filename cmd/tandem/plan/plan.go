@@ -30,6 +30,9 @@ type Plan struct {
 	SLO  string `json:"slo"`
 	// Traffic is what the load was taken to be.
 	Traffic Traffic `json:"traffic"`
+	// Changed says what of the load does not fit, in the sample that the formulas look at: requests that
+	// are cut, or conversations that end early.
+	Changed []string `json:"changed,omitempty"`
 	// Calculation is the formulas for the size, Constraints the rules that it keeps.
 	Calculation []Formula    `json:"formulas,omitempty"`
 	Constraints []Constraint `json:"constraints,omitempty"`
@@ -121,7 +124,7 @@ func (plan *Plan) make(ctx context.Context) error {
 	err := p.prepare()
 	if p.formulas != nil {
 		plan.SLO = p.formulas.slo.String()
-		plan.Traffic = Traffic{p.formulas.rate, p.formulas.prompt, p.formulas.output}
+		plan.Traffic, plan.Changed = Traffic{p.formulas.rate, p.formulas.prompt, p.formulas.output}, p.formulas.changed
 	}
 	if err != nil {
 		return err

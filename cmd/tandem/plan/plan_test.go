@@ -192,7 +192,7 @@ func TestScenarioIsATemplate(t *testing.T) {
 // TestLongAnswers: requests have the time that they take, though they outlast the usual limits.
 func TestLongAnswers(t *testing.T) {
 	longtest.OneGoroutine(t)
-	q := question(t, "--rate=1", "--prompt-tokens=100", "--output-tokens=1500", "--simulated-base-ms=100", "--duration=1m", "--slo=tpot:p90<200ms")
+	q := question(t, "--rate=1", "--prompt-tokens=100", "--output-tokens=400", "--simulated-base-ms=100", "--duration=1m", "--slo=tpot:p90<200ms")
 	if made, err := plan.Make(t.Context(), q, nil); err != nil || made.Predicted.SLOAttainment != 1 {
 		t.Errorf("%+v, %v", made, err)
 	}
@@ -202,7 +202,7 @@ func TestLongAnswers(t *testing.T) {
 // miss.
 func TestBacklogDecides(t *testing.T) {
 	longtest.OneGoroutine(t)
-	q := question(t, "--rate=1", "--prompt-tokens=100", "--output-tokens=1500", "--simulated-base-ms=100", "--duration=1m", "--warmup=1m", "--drain-timeout=10s", "--slo=tpot:p90<200ms")
+	q := question(t, "--rate=1", "--prompt-tokens=100", "--output-tokens=400", "--simulated-base-ms=100", "--duration=1m", "--warmup=1m", "--drain-timeout=10s", "--slo=tpot:p90<200ms")
 	q.MaxWorkers = 8
 	_, err := plan.Make(t.Context(), q, nil)
 	if infeasible, is := errors.AsType[*plan.Infeasible](err); !is || !strings.Contains(infeasible.Reason, "the backlog grew") {
@@ -519,7 +519,9 @@ func TestRefused(t *testing.T) {
 		{"deviations", []string{"--rate=1", slo, "--deviations=-1"}, "--deviations"},
 		{"fan-out", []string{"--rate=1", slo, "--fan-out=0"}, "--fan-out: 0 is outside 1 to 1000"},
 		{"far too many calls", []string{"--rate=10", slo, "--fan-out=900"}, "--fan-out: for the p99 of 900 calls each needs its p99.9989"},
-		{"too short", []string{"--rate=10", slo, "--duration=5s"}, "of the 368 that it takes: pass a longer --duration"},
+		{"longer than the context", []string{"--rate=10", slo, "--prompt-tokens=600"}, "all requests were cut to fit the context of 512 tokens: plan for shorter ones"},
+		{"too many", with("--rate=1000000", slo), "the prompts alone take more than 1000 workers"},
+		{"too short", []string{"--rate=10", slo, "--duration=5s", "--prompt-tokens=100"}, "of the 368 that it takes: pass a longer --duration"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			q, err := asked(t, c.flags...)

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"time"
@@ -22,6 +23,8 @@ type traffic struct {
 	requests   []requestLengths
 	// prompt and output are mean lengths.
 	prompt, output float64
+	// changed says what of the load does not fit, such as prompts that are cut.
+	changed []string
 }
 
 const (
@@ -84,6 +87,14 @@ func newTraffic(q *Question) (t traffic, err error) {
 	}
 	if begun == 0 {
 		return t, errors.New("the trace holds no requests")
+	}
+	if warner, is := source.(workload.Warner); is {
+		for _, w := range warner.Warnings() {
+			if w.Of > 0 && w.Count == w.Of {
+				return t, fmt.Errorf("all %s: plan for shorter ones, or for a model with a longer context", w.Text)
+			}
+			t.changed = append(t.changed, w.String())
+		}
 	}
 	t.rate, t.arrivalSCV = rate, 1
 	if load.OwnTimes() {

@@ -47,6 +47,8 @@ type Compared struct {
 // latencies to be compared: those that it refused or lost have none.
 const notServedMost = 0.01
 
+var errTooFew = errors.New("too few requests for a p99: pass a longer --duration or a higher rate")
+
 // Check is an error if what was measured says nothing about the prediction, or if a p99 is off
 // by more than within.
 func (v *Verification) Check(within float64) error {
@@ -57,7 +59,7 @@ func (v *Verification) Check(within float64) error {
 		return fmt.Errorf("the mesh did not complete %d of %d requests, more than %.0f%%: its latencies are those of the others; see 'tandem workers'",
 			v.NotServed, v.Measured.Requests, 100*notServedMost)
 	case worst == nil:
-		return errors.New("too few requests for a p99: pass a longer --duration or a higher rate")
+		return errTooFew
 	case *worst > within:
 		return fmt.Errorf("a p99 is off by %.1f%%, more than %.0f%% (--within)", 100**worst, 100*within)
 	}
@@ -93,6 +95,9 @@ func Verify(ctx context.Context, q *Question, size Size, server client.Client, s
 	predicted, err := p.measure(ctx, load, size, "predicting "+size.String())
 	if err != nil {
 		return nil, err
+	}
+	if p.prediction(&predicted).TTFT.P99 == nil { // nor will the mesh have one
+		return nil, errTooFew
 	}
 	if load.Workload.CacheSalt == "" {
 		load.Workload.CacheSalt = salt

@@ -10,8 +10,12 @@ import (
 // Write writes the plan for people.
 func (plan *Plan) Write(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%.4g requests a second of %.0f prompt and %.0f output tokens on average, within %s%s\n\n",
+	fmt.Fprintf(&b, "%.4g requests a second of %.0f prompt and %.0f output tokens on average, within %s%s\n",
 		plan.Traffic.RatePerSecond, plan.Traffic.PromptTokens, plan.Traffic.OutputTokens, plan.SLO, plan.planner.question.Headroom.ofCalls())
+	for _, changed := range plan.Changed {
+		fmt.Fprintf(&b, "of a sample, %s\n", changed)
+	}
+	b.WriteString("\n")
 	fmt.Fprintf(&b, "plan: %s, mode %s (%s)\n", plan.Size, plan.Mode, plan.Reason)
 	for _, pool := range []string{"prefill", "decode", "both"} {
 		if used, is := plan.Utilisation[pool]; is {

@@ -130,9 +130,22 @@ func TestPlanVerifyInterrupted(t *testing.T) {
 		<-s.Context().Done()
 		return s.Context().Err()
 	}}
-	got := run(ctx, "", nil, "plan", "verify", "--rate", "50", "--duration", "100ms", "--warmup", "0s", "--prompt-tokens", "8", "--output-tokens", "2",
+	got := run(ctx, "", nil, "plan", "verify", "--rate", "5000", "--duration", "100ms", "--warmup", "0s", "--prompt-tokens", "8", "--output-tokens", "2",
 		"--slo", "ttft:p50<1s", "--decode", "1", "--addr", router.start(t))
 	if got.status != 130 || !strings.HasSuffix(got.stderr, "tandem: interrupted before a measurement was complete\n") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A mesh is not measured for a p99 that so few requests do not have.
+func TestPlanVerifyOfTooFew(t *testing.T) {
+	router := &fakeRouter{contextTokens: 2048, generate: func(*inferencev1.GenerateRequest, grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
+		t.Error("a request was sent")
+		return nil
+	}}
+	got := run(t.Context(), "", nil, "plan", "verify", "--rate", "50", "--duration", "2s", "--warmup", "0s", "--prompt-tokens", "8", "--output-tokens", "2",
+		"--slo", "ttft:p50<1s", "--decode", "1", "--addr", router.start(t))
+	if got.status != 1 || !strings.HasSuffix(got.stderr, "tandem: too few requests for a p99: pass a longer --duration or a higher rate\n") {
 		t.Errorf("%+v", got)
 	}
 }
