@@ -1,9 +1,11 @@
 package evidence_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -337,5 +339,24 @@ func TestOptions(t *testing.T) {
 	}
 	if _, err := evidence.Named([]string{"distserv"}); err == nil {
 		t.Error("a section that is none was found")
+	}
+}
+
+// The page in docs is what its figures make: neither is changed alone.
+func TestPageIsOfItsFigures(t *testing.T) {
+	document, err := evidence.ReadDocument(figures)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want bytes.Buffer
+	if err := document.WriteMarkdown(&want); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(strings.TrimSuffix(figures, ".json") + ".md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want.Bytes()) {
+		t.Error("docs/evidence.md is not what docs/evidence.json makes: run 'tandem bench evidence --section queues', which writes the page again")
 	}
 }
