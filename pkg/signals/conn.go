@@ -37,6 +37,8 @@ const (
 	// many times more: a first reason, such as a connection that was cut, may hide another.
 	sayEvery = time.Minute
 	sayBurst = 3
+	// saidMost is how many different errors are remembered as said.
+	saidMost = 64
 )
 
 // Config says which servers to use.
@@ -258,6 +260,9 @@ func (c *Conn) sayOnce(what string, err error) {
 	defer c.mu.Unlock()
 	if why := what + withoutDigits(err.Error()); !c.said[why] {
 		if _, due := c.saidAt.Due(time.Now()); due {
+			if len(c.said) == saidMost {
+				clear(c.said)
+			}
 			c.said[why] = true
 			c.log.Warn(what, slog.Any("error", err))
 		}

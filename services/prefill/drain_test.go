@@ -70,6 +70,18 @@ func TestDrainFinishesWhatRunsAndRefusesTheRest(t *testing.T) {
 	})
 }
 
+// drained drains the worker, until it has nothing left to do.
+func (g *rig) drained() {
+	g.t.Helper()
+	drain, err := g.worker.Drain(g.t.Context(), &workerv1.DrainRequest{Epoch: workerEpoch})
+	for err == nil {
+		_, err = drain.Recv()
+	}
+	if !errors.Is(err, io.EOF) {
+		g.t.Fatal(err)
+	}
+}
+
 // What a worker keeps connected for the next request it gives up when it has drained:
 // its process may stay for long, and the receivers have places for so many.
 func TestDrainedWorkerEndsItsKVSessions(t *testing.T) {
@@ -81,13 +93,7 @@ func TestDrainedWorkerEndsItsKVSessions(t *testing.T) {
 		if streams := p.receiver.Stats().Streams; streams != 1 {
 			t.Errorf("a minute after a request there are %d streams, want 1", streams)
 		}
-		drain, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{Epoch: workerEpoch})
-		for err == nil {
-			_, err = drain.Recv()
-		}
-		if !errors.Is(err, io.EOF) {
-			t.Fatal(err)
-		}
+		g.drained()
 		synctest.Wait()
 		if streams := p.receiver.Stats().Streams; streams != 0 {
 			t.Errorf("the worker has drained and keeps %d streams", streams)
@@ -112,13 +118,7 @@ func TestPutAfterTheDrainEndsItsSession(t *testing.T) {
 		p := g.newPeer("decode-1", 11)
 		g.right(p, prompt(whole*blockTokens+3, 1), nil)
 		g.right(p, prompt(whole*blockTokens+3, 2), nil) // has the first one put
-		drain, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{Epoch: workerEpoch})
-		for err == nil {
-			_, err = drain.Recv()
-		}
-		if !errors.Is(err, io.EOF) {
-			t.Fatal(err)
-		}
+		g.drained()
 		synctest.Wait()
 		if g.puts("put") != 0 || store.Streams() != 0 {
 			t.Fatal("the put is over before the drain")
