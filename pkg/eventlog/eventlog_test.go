@@ -369,25 +369,28 @@ func TestCutAndDamaged(t *testing.T) {
 	}
 }
 
-// What follows a damaged part is not read.
+// What follows a part that cannot be read is not read, whether its content is damaged or its
+// length.
 func TestErrorStays(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	record(t, path, 1<<20, someEvents(500)...) // several parts
-	data, err := os.ReadFile(path)
+	whole, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	data[len(data)/2] ^= 0x10
-	reader, err := eventlog.NewReader(bytes.NewReader(data), newCodecs(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for err == nil {
-		_, err = reader.Next()
-	}
-	var damaged *eventlog.DamagedError
-	if r, again := reader.Next(); r != nil || !errors.Is(again, err) || !errors.As(err, &damaged) {
-		t.Errorf("%v, and then a record: %t, %v", err, r != nil, again)
+	for at := len(whole) / 2; at < len(whole); at += 7 {
+		data := bytes.Clone(whole)
+		data[at] ^= 0x10
+		reader, err := eventlog.NewReader(bytes.NewReader(data), newCodecs(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for err == nil {
+			_, err = reader.Next()
+		}
+		if r, again := reader.Next(); r != nil || !errors.Is(again, err) || errors.Is(err, io.EOF) {
+			t.Errorf("damaged at %d: %v, and then a record: %t, %v", at, err, r != nil, again)
+		}
 	}
 }
 
