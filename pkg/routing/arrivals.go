@@ -29,6 +29,7 @@ const (
 type traffic struct {
 	arrivals
 
+	inTime inTime
 	demand *demand // nil: none was dispatched
 }
 

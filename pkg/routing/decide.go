@@ -185,7 +185,7 @@ func (rt *Router) place(s *search, decodes, aggregatedPrefills *candidates) (p p
 		rt.predictTransfers(s, p.decode, p.prefills)
 		p.prefill, p.promptWorkers = rt.pick(p.prefills.fittest()), p.prefills.usable()
 		rt.transferFrom(s, &p.decode.cost, p.prefill)
-		if mode == inferencev1.Mode_MODE_AUTO {
+		if mode == inferencev1.Mode_MODE_AUTO && !s.allPromptsOnPrefill {
 			p.promptWorkers += decodes.usable()
 		}
 	case mode == inferencev1.Mode_MODE_DISAGGREGATED:

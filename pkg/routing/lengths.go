@@ -26,10 +26,9 @@ const (
 	quarterShare = 0.75
 )
 
-// takenMs is how long a prompt of so many milliseconds is taken to be, where the first token is wanted within
-// limitMs.
-func (l *lengths) takenMs(ms, limitMs float64) float64 {
-	if l.quarter.came < leastOfQuarter || l.quarter.share() >= quarterShare*l.all.share() || l.longMs >= limitMs {
+// takenMs is how long a prompt of so many milliseconds is taken to be, where one of up to roomMs may be in time.
+func (l *lengths) takenMs(ms, roomMs float64) float64 {
+	if l.quarter.came < leastOfQuarter || l.quarter.share() >= quarterShare*l.all.share() || l.longMs >= roomMs {
 		return ms
 	}
 	return max(ms, l.longMs)

@@ -148,8 +148,7 @@ func (d *demand) poolRates(prefill, decode pool) (aggregated, disaggregated, com
 	aggregated = d.rate(max(prefill.baseMs, decode.baseMs), prefill.places+decode.places, 0, func(stepMs float64) float64 {
 		return prefill.spareMs(stepMs)/(prefill.promptMs+prefill.answerMs) + decode.spareMs(stepMs)/(decode.promptMs+decode.answerMs)
 	})
-	most := min(promptsMost, 1-promptsLess/math.Sqrt(float64(prefill.workers)))
-	computable := most * float64(prefill.workers) * prefill.promptShare / prefill.promptMs
+	computable := promptsShare(prefill.workers) * float64(prefill.workers) * prefill.promptShare / prefill.promptMs
 	decodes := func(computed, lateMs float64) float64 {
 		return d.rate(decode.baseMs, decode.places, lateMs, func(stepMs float64) float64 {
 			spare := decode.spareMs(stepMs)
@@ -178,6 +177,11 @@ func (d *demand) poolRates(prefill, decode pool) (aggregated, disaggregated, com
 		}
 	}
 	return aggregated, disaggregated, computed
+}
+
+// promptsShare is how much of their time so many workers can compute prompts that are not to wait long.
+func promptsShare(workers int) float64 {
+	return min(promptsMost, 1-promptsLess/math.Sqrt(float64(workers)))
 }
 
 // rate is how many requests a millisecond workers with so many places serve. Their steps take leastMs
@@ -226,7 +230,22 @@ func (rt *Router) reviewPoolUse(model string) {
 		return
 	}
 	aggregated, disaggregated, computed := d.poolRates(prefill, decode)
+	least := leaveToPrompts
+	if d.promptsUndisturbed {
+		least = keepToPrompts
+	}
+	t := &rt.traffic[model].inTime
+	d.promptsUndisturbed = false
+	if t.disturbed() > least {
+		comes := rt.traffic[model].perSecond(rt.now) * float64(1+len(rt.elsewhere.told)) / 1000
+		aggregated *= promptsShare(prefill.workers + decode.workers)
+		aggregated, disaggregated = min(aggregated, comes*t.beside), min(disaggregated, comes*t.undisturbed)
+		d.promptsUndisturbed = aggregated <= disaggregated*disturbLeast
+	}
 	d.choosePoolUse(aggregated, disaggregated, computed)
+	if d.promptsUndisturbed {
+		d.allAggregated, d.allDisaggregated = false, true
+	}
 	d.allPromptsOnPrefill = d.allDisaggregated && computed >= disaggregated*allPromptsLeast
 }
 
@@ -282,12 +301,15 @@ type poolUse struct {
 	// allPromptsOnPrefill: decode workers are to leave prompts to prefill workers, too, which have time
 	// for all of them.
 	allPromptsOnPrefill bool
+	// promptsUndisturbed: all are disaggregated, in overload or not, since some prompts would else be late
+	// everywhere (undisturbed.go).
+	promptsUndisturbed bool
 }
 
 // poolUse is the better use of the workers for a while after a refusal for want of time.
 func (rt *Router) poolUse(model string) poolUse {
 	d := rt.demandFor(model)
-	if d == nil || rt.now.Sub(rt.refusedForLoadAt) >= poolUseLasts {
+	if d == nil || rt.now.Sub(rt.refusedForLoadAt) >= poolUseLasts && !d.promptsUndisturbed {
 		return poolUse{}
 	}
 	return d.poolUse

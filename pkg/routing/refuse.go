@@ -37,16 +37,21 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 			fmt.Sprintf("predicted %s %s exceeds %s %s; %s", what, predicted.Round(time.Microsecond), limits, limit, advice), max(retry, time.Second)}, true
 	}
 	first, fresh := cmp.Or(prefill, decode), e.workMs == 0 // who was let in is not refused for a doubt
+	if fresh && first.measured {
+		rt.observeInTime(e, first.computed())
+	}
 	judged := func(bool) {}
 	if limit, _ := e.objective(&first.cost); limit > 0 {
 		predicted, queue, always := now.Sub(r.Arrived), time.Duration(0), false
 		if first.measured {
 			predicted, queue = s.late(&first.cost, aheadMs), durationOf(first.queueMs+aheadMs)
-			always = first.idle && queue == 0 || durationOf(first.prefillMs) > limit // without others too
+			always = first.idle && queue == 0 || durationOf(rt.undisturbedMs(first, r)) > limit // without others too
 		}
-		if level := rt.queue.shares[e.levelKey()]; first.measured && fresh && !always {
+		// A prompt that is late also where none goes before it does not fare by who else is let in.
+		if roomMs := s.roomMs(first, limit); first.measured && fresh && !always && first.prefillMs <= roomMs {
+			level := rt.queue.shares[e.levelKey()]
 			if !level.hasFew(r.Tenant) {
-				s.longerMs = level.lengths.takenMs(first.prefillMs, milliseconds(limit)) - first.prefillMs
+				s.longerMs = level.lengths.takenMs(first.prefillMs, roomMs) - first.prefillMs
 			}
 			judged = func(admitted bool) { level.lengths.judged(first.prefillMs, admitted) }
 		}
@@ -74,6 +79,12 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 	}
 	judged(true)
 	return Refusal{}, false
+}
+
+// roomMs is how long a prompt may take on a worker, for the first token to come within a limit where no other
+// prompt goes before it.
+func (s *search) roomMs(c *candidate, limit time.Duration) float64 {
+	return milliseconds(limit-s.now.Sub(s.request.Arrived))/c.doubtFirst - c.stepLeftMs
 }
 
 // refusal is the answer if e cannot be served, for want of one of c, or of aggregatedPrefills, which may be nil.

@@ -21,6 +21,7 @@ type cost struct {
 	fetched  int    // tokens predicted to come from there
 
 	queueMs    float64 // to compute what is there already
+	stepLeftMs float64 // of that, what is left of a step that decodes
 	prefillMs  float64 // to compute the prompt
 	reserveMs  float64 // on a decode worker that gets the prompt's KV instead: until it can come
 	firstMs    float64 // to the first token: the sum of these
@@ -114,7 +115,8 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 			lacks = math.MaxInt32
 		}
 		if c.queueMs = w.waitMs(steps, s.now, c.fresh, lacks); load.decoding > 0 {
-			c.queueMs = max(c.queueMs, steps.otherMs/2) // what is left of a step, on average
+			c.stepLeftMs = steps.otherMs / 2 // on average
+			c.queueMs = max(c.queueMs, c.stepLeftMs)
 		}
 		c.expected = rt.expectedTokens(s, w, c.cached)
 		if !decodes {

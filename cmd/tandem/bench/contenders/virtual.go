@@ -20,11 +20,13 @@ import (
 // VirtualPlan is a cluster on virtual time that is like a mesh.
 type VirtualPlan struct {
 	// Model is a preset or a directory, Profile a file with step times; empty: those of the
-	// simulated engine's flags.
-	Model, Profile string
-	KVMemory       string // of each worker; empty: the default
-	Mesh           processes.Plan
-	Mode           inferencev1.Mode
+	// simulated engine's flags. ProfileModel is the model of the file's times; empty: it has to
+	// be Model.
+	Model, Profile, ProfileModel string
+
+	KVMemory string // of each worker; empty: the default
+	Mesh     processes.Plan
+	Mode     inferencev1.Mode
 }
 
 // New makes it.
@@ -32,7 +34,7 @@ func (p VirtualPlan) New() (Virtual, error) {
 	var text strings.Builder
 	fmt.Fprintf(&text, "model: %q\ntraffic: {rate: 1}\nrouter: {tenant-max-requests: %d}\n", p.Model, simulatedtarget.ManyRequests)
 	if p.Profile != "" {
-		fmt.Fprintf(&text, "profile: %q\n", p.Profile)
+		fmt.Fprintf(&text, "profile: {file: %q, model: %q}\n", p.Profile, p.ProfileModel)
 	}
 	text.WriteString("pools:\n")
 	for _, role := range []string{"prefill", "decode"} {

@@ -21,6 +21,7 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/simulatedtarget"
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/search"
+	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -267,10 +268,18 @@ func (s *comparedServer) contenders(cmd *cobra.Command) ([]contenders.Contender,
 			return nil, err
 		}
 	}
+	var steps latency.Profile
+	if s.profile != "" {
+		read, err := latency.ReadProfileFile(s.profile)
+		if err != nil {
+			return nil, fmt.Errorf("--profile: %w", err)
+		}
+		steps = *read
+	}
 	for i := range three {
 		c := &three[i]
 		var err error
-		if c.Virtual, err = (contenders.VirtualPlan{Model: name, Profile: s.profile, KVMemory: s.kvMemory, Mesh: c.Plan, Mode: c.Mode}).New(); err != nil {
+		if c.Virtual, err = (contenders.VirtualPlan{Model: name, Profile: s.profile, ProfileModel: steps.Model, KVMemory: s.kvMemory, Mesh: c.Plan, Mode: c.Mode}).New(); err != nil {
 			return nil, err
 		}
 	}

@@ -1,0 +1,120 @@
+package routing
+
+import (
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// One sequence that decodes makes every step of its worker last as long as a step of decoding takes. A long
+// prompt whose first token is wanted soon may then be late on every worker that decodes, however little that
+// has to do. So as soon as some prompts are in time only where nobody decodes, prefill workers are left to
+// prompts, unless workers that all do both serve more.
+
+// inTime is how many of the requests that come can have their first token in time.
+type inTime struct {
+	undisturbed float64 // where nobody decodes
+	beside      float64 // beside a sequence that decodes
+	requests    uint64
+	// prompts are the steps of a prefill worker where nobody decodes, and mixed those beside one sequence, as
+	// they were at a time.
+	prompts, mixed steps
+	blockTokens    int
+	known          bool
+	at             time.Time
+}
+
+const (
+	// inTimeWeight is of how many requests the last one is one in the shares.
+	inTimeWeight = 64
+	// leaveToPrompts is the share of requests that have to be in time only where nobody decodes before
+	// prefill workers are left to prompts, and keepToPrompts that at which they no longer are.
+	leaveToPrompts, keepToPrompts = 0.01, 0.005
+	// disturbLeast is what the workers have to serve with all aggregated of what they would with all
+	// disaggregated, before those requests are given up for the others.
+	disturbLeast = 1.25
+)
+
+// disturbed is the share of requests that are in time only where nobody decodes.
+func (t *inTime) disturbed() float64 { return t.undisturbed - t.beside }
+
+// observe takes in a request that comes, of whose prompt workers lack so many tokens.
+func (t *inTime) observe(e *entry, uncached int) {
+	undisturbed, beside := 1., 1.
+	if limitMs := milliseconds(e.request.TTFT); limitMs > 0 && !e.defaultObjective {
+		cached := e.request.Tokens - uncached
+		if t.prompts.ms(uncached, cached) > limitMs {
+			undisturbed = 0
+		}
+		mixed := t.mixed
+		if e.tpot > 0 {
+			mixed = mixed.paced(milliseconds(e.tpot), t.blockTokens)
+		}
+		if mixed.otherMs/2+mixed.ms(uncached, cached) > limitMs { // what is left of a step comes first
+			beside = 0
+		}
+	}
+	t.requests++
+	mean(&t.undisturbed, undisturbed, t.requests, inTimeWeight)
+	mean(&t.beside, beside, t.requests, inTimeWeight)
+}
+
+// observeInTime takes in a request that comes, of whose prompt workers lack so many tokens, and what follows
+// from that for the use of the pools.
+func (rt *Router) observeInTime(e *entry, uncached int) {
+	r := &e.request
+	t := rt.inTime(r.Model)
+	if t == nil || !t.known || rt.mode(r) != inferencev1.Mode_MODE_AUTO {
+		return
+	}
+	t.observe(e, uncached)
+	if d := rt.demandFor(r.Model); d != nil && (d.promptsUndisturbed || t.disturbed() > leaveToPrompts) {
+		rt.reviewPoolUse(r.Model)
+	}
+}
+
+// inTime is that of the requests for a model; nil: what steps take is not known.
+func (rt *Router) inTime(model string) *inTime {
+	traffic := rt.traffic[model]
+	if traffic == nil {
+		return nil
+	}
+	t := &traffic.inTime
+	if !t.at.IsZero() && rt.now.Sub(t.at) < reviewEvery {
+		return t
+	}
+	t.known, t.at = false, rt.now
+	served, prompt := rt.model(model), max(rt.promptTokens(model), 1)
+	var first *worker
+	budget := 0 // the most that a prompt gets of a step
+	for _, role := range [...]controlv1.Role{controlv1.Role_ROLE_PREFILL, controlv1.Role_ROLE_DECODE} {
+		for _, w := range rt.ofRole(role) {
+			if !w.known || !rt.takes(w, served) || role == controlv1.Role_ROLE_PREFILL && !w.takesAggregated {
+				continue
+			}
+			if first == nil && role == controlv1.Role_ROLE_PREFILL {
+				first = w
+			}
+			budget = max(budget, w.budget)
+		}
+	}
+	if first == nil {
+		return t
+	}
+	t.prompts = first.steps(first.step, prompt, 0, 0)
+	beside := *first
+	beside.budget = budget
+	t.mixed = beside.steps(first.step, prompt, 1, prompt)
+	t.blockTokens, t.known = first.blockTokens, true
+	return t
+}
+
+// undisturbedMs is what a request's prompt takes on a candidate, or on a prefill worker where nobody decodes if
+// that is quicker.
+func (rt *Router) undisturbedMs(c *candidate, r *Request) float64 {
+	if t := rt.inTime(r.Model); t != nil && t.known && rt.mode(r) != inferencev1.Mode_MODE_AGGREGATED {
+		return min(c.prefillMs, t.prompts.ms(c.computed(), r.Tokens-c.computed()))
+	}
+	return c.prefillMs
+}
