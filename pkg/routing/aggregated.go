@@ -23,7 +23,7 @@ const aggregatedMost = 12
 // decode worker may take the request.
 func (rt *Router) aggregatedPrefills(s *search, decodes fitness) *candidates {
 	workers := rt.groups().aggregatedPrefills
-	if !rt.policy.waitsAtRouter && decodes <= later || rt.mode(s.request) == inferencev1.Mode_MODE_DISAGGREGATED || s.allDisaggregated && decodes <= later {
+	if !rt.policy.waitsAtRouter && decodes <= later || rt.mode(s.request) == inferencev1.Mode_MODE_DISAGGREGATED || s.use == allDisaggregated && decodes <= later {
 		workers = nil
 	}
 	n, away := len(workers), 0
@@ -38,7 +38,7 @@ func (rt *Router) aggregatedPrefills(s *search, decodes fitness) *candidates {
 	c.skipped = n - len(c.all)
 	c.away = min(away, c.skipped)
 	prompts, sent := 0., 0.
-	if !s.allAggregated {
+	if s.use != allAggregated {
 		prompts, sent = rt.promptsPerMs(s.request.Model)
 	}
 	if rt.mode(s.request) != inferencev1.Mode_MODE_AUTO {

@@ -35,7 +35,7 @@ type search struct {
 	// elsewhere and elsewhereMs are those of them that wait at other routers.
 	elsewhere   int
 	elsewhereMs float64
-	poolUse     // of all workers, in overload
+	poolUse     // of all workers
 	// possible is how many workers may decode the request, or do all of it, now or later.
 	possible int
 	// best is the decode worker by which was decided whether one worker does all; nil: none may take it, for
@@ -221,6 +221,14 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		DecodeSilence: rt.silence(now, r, decode.worker, s.possible > 1),
 	}
 	d := &dispatched{tenant: r.Tenant, model: r.Model, level: s.entry.levelKey(), most: r.MaxNew, decode: decode.worker, at: now}
+	if rt.outcomeCounts(s.entry) {
+		if d.counted = rt.demandFor(r.Model).came(now, true); d.counted {
+			d.use, d.eachToken = s.use, s.entry.tpot
+			if r.TTFT > 0 {
+				d.firstDue = r.Arrived.Add(r.TTFT)
+			}
+		}
+	}
 	if r.Attempt == 0 {
 		rt.traffic[r.Model].recordDispatch(now, r, cmp.Or(prefill, decode).uncached, prefill != nil || decode.worker.takesAggregated, prefill != nil)
 	}
@@ -310,5 +318,5 @@ func (rt *Router) disaggregates(s *search, uncached int) bool {
 		return false
 	}
 	_, _, unreached := r.unreached()
-	return !unreached && !s.allAggregated && uncached >= rt.threshold()
+	return !unreached && s.use != allAggregated && uncached >= rt.threshold()
 }

@@ -167,7 +167,7 @@ func (rt *Router) explain(s *search, decode, prefill *candidate, prefills *candi
 		return "one worker does all, as there is no decode worker: " + s.lacksDecode, false
 	case prefills == nil && s.best.uncached < rt.threshold():
 		return fmt.Sprintf("%d uncached tokens on %s are fewer than %d: a transfer costs more than it saves", s.best.uncached, s.best.worker.ref.ID, rt.threshold()), false
-	case prefills == nil && s.allAggregated:
+	case prefills == nil && s.use == allAggregated:
 		return "one worker does all: requests are refused for want of time, and aggregated serving has more of them in time than disaggregated serving", false
 	case prefill == nil && prefills.broken != "":
 		return fmt.Sprintf("one worker does all because KV cannot be sent from %s at the moment: %s", prefills.path, prefills.broken), true

@@ -1,6 +1,7 @@
 package routing
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -9,12 +10,12 @@ import (
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
-// In overload, what the workers serve depends on how all requests use the pools. Either all are
-// disaggregated, and prefill workers compute prompts only; or all are aggregated, and each worker does all
-// of what it gets. A few sequences that decode on a worker full of prompts shorten its steps, and many cost
-// little more, so that one of the two serves more than what lies between. Choosing the cheaper placement for
-// one request after another does not find it. A router that refuses requests for want of time therefore
-// compares both for the requests that come, and goes by the better one for a while.
+// What the workers serve depends on how all requests use the pools. Either all are disaggregated, and prefill
+// workers compute prompts only; or all are aggregated, and each worker does all of what it gets. A few sequences
+// that decode on a worker full of prompts shorten its steps, and many cost little more, so that one of the two
+// serves more than what lies between. Choosing the cheaper placement for one request after another does not find
+// it. A router therefore compares what both serve of the requests that come, and goes by the better one once some
+// are late or refused.
 
 // demand is what requests for a model ask for, on average.
 type demand struct {
@@ -25,36 +26,17 @@ type demand struct {
 	// prompts are those that prefill workers compute, and sent those of them whose KV they send.
 	prompts, sent rate
 
-	poolUse
-	reviewed time.Time
+	choice
 }
 
 const (
 	// demandWeight is of how many requests the last one is one in the averages.
 	demandWeight = 64
-	// poolUseLasts is for how long after a refusal for want of time the better use counts.
-	poolUseLasts = time.Minute
-	// reviewEvery is how often it is looked for.
-	reviewEvery = time.Second
-	// aggregatedLeast is what the workers have to serve with all requests aggregated of what they would with
-	// all disaggregated: bursts are shared by both pools then.
-	aggregatedLeast = 0.95
-	// leaveDisaggregatedLeast is what they have to serve of it where all are disaggregated so far.
-	leaveDisaggregatedLeast = 1.05
 	// promptsMost is how much of their time prefill workers that do nothing else can compute prompts, if
 	// those are not to wait long: they come in bursts. Of few workers each is idle for more of it, by
 	// promptsLess over the root of how many there are (Halfin and Whitt, 1981).
 	promptsMost = 0.85
 	promptsLess = 0.3
-	// disaggregatedLeast is what they have to serve with all disaggregated of what they would with all
-	// aggregated, before that is chosen. Less is within what step times are known to.
-	disaggregatedLeast = 1.1
-	// allPromptsLeast is what prefill workers have to compute of the prompts of disaggregated requests,
-	// before decode workers leave all prompts to them: a few prompts shorten all steps there.
-	allPromptsLeast = 0.8
-	// sparesMuch is how many times the prompts of disaggregated requests prefill workers could compute, if
-	// they have much time for answers.
-	sparesMuch = 2
 )
 
 // demandFor is what the requests for a model ask for; nil: none was dispatched.
@@ -217,36 +199,40 @@ const shortestStepMs = 1e-3
 // longestStep is how many times its fixed time a step takes at most where a token may take any.
 const longestStep = 1e4
 
-// reviewPoolUse compares the two uses of a model's pools.
-func (rt *Router) reviewPoolUse(model string) {
-	d := rt.demandFor(model)
-	if d == nil || rt.now.Sub(d.reviewed) < reviewEvery {
+// reviewPoolUse compares the uses of a model's pools.
+func (rt *Router) reviewPoolUse(model string, d *demand) {
+	if rt.now.Sub(d.reviewed) < reviewEvery && d.overload == rt.overloaded() {
 		return
 	}
-	d.reviewed = rt.now
 	prefill, decode := rt.pool(controlv1.Role_ROLE_PREFILL, model, d), rt.pool(controlv1.Role_ROLE_DECODE, model, d)
 	if !(prefill.promptMs > 0 && prefill.answerMs > 0 && decode.promptMs > 0 && decode.answerMs > 0) {
-		d.poolUse = poolUse{}
+		d.choice = choice{reviewed: rt.now, overload: rt.overloaded()}
 		return
 	}
 	aggregated, disaggregated, computed := d.poolRates(prefill, decode)
-	least := leaveToPrompts
-	if d.promptsUndisturbed {
-		least = keepToPrompts
+	t := rt.traffic[model]
+	comes := t.perSecond(rt.now) * float64(1+len(rt.elsewhere.told)) / 1000
+	var expects [uses]float64
+	expects[allAggregated] = max(t.inTime.beside*handles(comes/aggregated), t.inTime.undisturbed*handles(comes/d.exclusiveRate(prefill, decode)))
+	expects[allDisaggregated] = t.inTime.undisturbed * handles(comes/disaggregated)
+	expects[byCost] = max(expects[allAggregated], expects[allDisaggregated])
+	in := situation{rt.overloaded(), computed >= disaggregated*sparesMuch, rt.disturbed(model)}
+	if in.disturbed || in.overload && in.spares {
+		expects[byCost] = expects[allAggregated]
 	}
-	t := &rt.traffic[model].inTime
-	d.promptsUndisturbed = false
-	if t.disturbed() > least {
-		comes := rt.traffic[model].perSecond(rt.now) * float64(1+len(rt.elsewhere.told)) / 1000
-		aggregated *= promptsShare(prefill.workers + decode.workers)
-		aggregated, disaggregated = min(aggregated, comes*t.beside), min(disaggregated, comes*t.undisturbed)
-		d.promptsUndisturbed = aggregated <= disaggregated*disturbLeast
-	}
-	d.choosePoolUse(aggregated, disaggregated, computed)
-	if d.promptsUndisturbed {
-		d.allAggregated, d.allDisaggregated = false, true
-	}
-	d.allPromptsOnPrefill = d.allDisaggregated && computed >= disaggregated*allPromptsLeast
+	settles := durationOf(d.decodeSteps() * cmp.Or(d.tpotMs, 2*decode.baseMs))
+	d.choose(rt.now, expects, in, settles)
+	d.allPromptsOnPrefill = d.use == allDisaggregated && computed >= min(disaggregated, comes)*allPromptsLeast
+}
+
+// overloaded reports whether this router or another refused a request for want of time lately.
+func (rt *Router) overloaded() bool { return rt.now.Sub(rt.refusedForLoadAt) < poolUseLasts }
+
+// exclusiveRate is how many requests a millisecond workers serve that have one at a time, if not many are to wait.
+func (d *demand) exclusiveRate(prefill, decode pool) float64 {
+	const busy = 0.7
+	stepMs := max(prefill.baseMs, decode.baseMs)
+	return busy * float64(prefill.workers+decode.workers) / (max(prefill.promptMs, decode.promptMs) + d.decodeSteps()*stepMs)
 }
 
 // refusedHere takes in that this router refuses a request for want of time.
@@ -258,8 +244,7 @@ func (rt *Router) refusedHere(now time.Time) {
 	rt.refused()
 }
 
-// refused finds out when this router or another refused one last, and compares the uses of the
-// workers if that is news.
+// refused finds out when this router or another refused one last.
 func (rt *Router) refused() {
 	at := rt.refusedHereAt
 	for _, t := range rt.otherRouters {
@@ -267,50 +252,15 @@ func (rt *Router) refused() {
 			at = t.refusedAt
 		}
 	}
-	news := at.After(rt.refusedForLoadAt)
 	rt.refusedForLoadAt = at
-	if !news {
-		return
-	}
-	for model := range rt.traffic {
-		rt.reviewPoolUse(model)
-	}
 }
 
-// choosePoolUse takes in how many requests the pools serve with all aggregated and with all disaggregated,
-// and how many prompts prefill workers compute of these. To change from one to the other is worse than to
-// keep to the one that serves a little less: what runs still uses the workers the other way. Prefill workers
-// that have much time for answers go by what each request costs.
-func (d *demand) choosePoolUse(aggregated, disaggregated, computed float64) {
-	switch {
-	case disaggregated > 0 && computed >= disaggregated*sparesMuch:
-		d.allAggregated, d.allDisaggregated = false, disaggregated >= aggregated*disaggregatedLeast
-	case aggregated >= disaggregated*leaveDisaggregatedLeast || aggregated >= disaggregated*aggregatedLeast && !d.allDisaggregated:
-		d.allAggregated, d.allDisaggregated = true, false
-	case disaggregated >= aggregated*disaggregatedLeast:
-		d.allAggregated, d.allDisaggregated = false, true
-	}
-}
-
-// poolUse is how all requests for a model are to use the workers; zero: each goes by what it costs.
-type poolUse struct {
-	// allAggregated: every worker is to do all of what it gets.
-	allAggregated bool
-	// allDisaggregated: prefill workers are to leave answers to decode workers.
-	allDisaggregated bool
-	// allPromptsOnPrefill: decode workers are to leave prompts to prefill workers, too, which have time
-	// for all of them.
-	allPromptsOnPrefill bool
-	// promptsUndisturbed: all are disaggregated, in overload or not, since some prompts would else be late
-	// everywhere (undisturbed.go).
-	promptsUndisturbed bool
-}
-
-// poolUse is the better use of the workers for a while after a refusal for want of time.
+// poolUse is how the requests for a model are to use the workers now.
 func (rt *Router) poolUse(model string) poolUse {
 	d := rt.demandFor(model)
-	if d == nil || rt.now.Sub(rt.refusedForLoadAt) >= poolUseLasts && !d.promptsUndisturbed {
+	if d == nil {
 		return poolUse{}
 	}
+	rt.reviewPoolUse(model, d)
 	return d.poolUse
 }

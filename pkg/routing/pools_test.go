@@ -79,30 +79,6 @@ func TestUsesOfWorkers(t *testing.T) {
 	}
 }
 
-// TestUseAfterARefusal: after a refusal for want of time the better use of the workers counts for a
-// while.
-func TestUseAfterARefusal(t *testing.T) {
-	began := time.Unix(1e9, 0)
-	for _, c := range []struct {
-		of    demand
-		after time.Duration
-		want  poolUse
-	}{
-		{demand{poolUse: poolUse{allAggregated: true}}, poolUseLasts - 1, poolUse{allAggregated: true}},
-		{demand{poolUse: poolUse{allAggregated: true}}, poolUseLasts, poolUse{}},
-		{demand{poolUse: poolUse{allDisaggregated: true, allPromptsOnPrefill: true}}, poolUseLasts - 1, poolUse{allDisaggregated: true, allPromptsOnPrefill: true}},
-		{demand{poolUse: poolUse{allDisaggregated: true, allPromptsOnPrefill: true}}, poolUseLasts, poolUse{}},
-	} {
-		rt := &Router{traffic: map[string]*traffic{"m": {demand: &c.of}}, refusedForLoadAt: began, now: began.Add(c.after)}
-		if got := rt.poolUse("m"); got != c.want {
-			t.Errorf("%+v after %v: %+v", c.of, c.after, got)
-		}
-	}
-	if got := (&Router{now: began}).poolUse("other"); got != (poolUse{}) {
-		t.Errorf("%+v without any request", got)
-	}
-}
-
 // TestPacedSteps: beside sequences that want their tokens soon, prompts have what that leaves of a
 // step, and one block in some of them in any case.
 func TestPacedSteps(t *testing.T) {
@@ -115,29 +91,6 @@ func TestPacedSteps(t *testing.T) {
 	free := steps{chunk: 512, stepTokens: 512}
 	if got := free.paced(25, 16); got != free {
 		t.Errorf("tokens that take no time: %+v", got)
-	}
-}
-
-// TestChosenUse: of the two uses the better one is chosen, and kept while the other is hardly better.
-func TestChosenUse(t *testing.T) {
-	var d demand
-	for i, c := range []struct {
-		aggregated, disaggregated, computed float64 // requests that are served, prompts that are computed
-		want                                demand
-	}{
-		{92, 100, 120, demand{}}, // too close to tell, and none was chosen
-		{96, 100, 120, demand{poolUse: poolUse{allAggregated: true}}},
-		{92, 100, 120, demand{poolUse: poolUse{allAggregated: true}}},
-		{90, 100, 120, demand{poolUse: poolUse{allDisaggregated: true}}},
-		{99, 100, 120, demand{poolUse: poolUse{allDisaggregated: true}}},
-		{104, 100, 120, demand{poolUse: poolUse{allDisaggregated: true}}},
-		{106, 100, 120, demand{poolUse: poolUse{allAggregated: true}}},
-		{200, 100, 200, demand{}},                                  // prefill workers have much time
-		{100, 0, 0, demand{poolUse: poolUse{allAggregated: true}}}, // KV comes too late for any
-	} {
-		if d.choosePoolUse(c.aggregated, c.disaggregated, c.computed); d != c.want {
-			t.Errorf("%d: %v aggregated, %v disaggregated: %+v", i, c.aggregated, c.disaggregated, d)
-		}
 	}
 }
 

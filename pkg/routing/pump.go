@@ -149,6 +149,7 @@ func (rt *Router) expire(now time.Time) {
 	for _, e := range over {
 		rt.waited(e)
 		e.refused = e.outwaited(now)
+		rt.refusedFor(now, e)
 		rt.giveUp(e, rt.expired(now, e))
 	}
 }

@@ -24,6 +24,7 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 	late := func(what, name string, always bool, predicted, limit, retry time.Duration) (Refusal, bool) {
 		if !always {
 			rt.refusedHere(now)
+			rt.refusedFor(now, e)
 		}
 		limits := "slo." + name
 		if e.defaultObjective {

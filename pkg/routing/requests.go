@@ -27,6 +27,20 @@ type dispatched struct {
 	alone        bool // nothing was in the way of its prompt
 	// plainFirst and plainToken are the same by what the workers report, however slow they are.
 	plainFirst, plainToken time.Duration
+	// counted: it is one of the outcomes of a use of the pools. Its first token is due at firstDue, and each
+	// further one is to take eachToken; zero: any time.
+	counted   bool
+	use       use
+	firstDue  time.Time
+	eachToken time.Duration
+}
+
+// late reports whether a request that was served was later than it asked for.
+func (d *dispatched) late(now time.Time, tokens int) bool {
+	if !d.firstDue.IsZero() && d.promptedAt.After(d.firstDue) {
+		return true
+	}
+	return d.eachToken > 0 && tokens > 1 && float64(now.Sub(d.promptedAt)) > tokenTolerance*float64(d.eachToken)*float64(tokens-1)
 }
 
 func (d *dispatched) workers() []*worker {
@@ -210,6 +224,9 @@ func (rt *Router) ended(now time.Time, e Ended) {
 	if e.Served {
 		rt.traffic[d.model].recordAnswer(e.Tokens, d.most)
 		if !d.promptedAt.IsZero() {
+			if of := rt.demandFor(d.model); d.counted && of != nil && d.late(now, e.Tokens) {
+				of.late(d.use)
+			}
 			if e.Decoding > 0 {
 				d.decode.decodedOne(now, e.Decoding)
 			}

@@ -31,13 +31,18 @@ const (
 	// leaveToPrompts is the share of requests that have to be in time only where nobody decodes before
 	// prefill workers are left to prompts, and keepToPrompts that at which they no longer are.
 	leaveToPrompts, keepToPrompts = 0.01, 0.005
-	// disturbLeast is what the workers have to serve with all aggregated of what they would with all
-	// disaggregated, before those requests are given up for the others.
-	disturbLeast = 1.25
 )
 
-// disturbed is the share of requests that are in time only where nobody decodes.
-func (t *inTime) disturbed() float64 { return t.undisturbed - t.beside }
+// disturbed reports whether so many requests for a model are in time only where nobody decodes that prefill workers
+// are to be left to prompts, or to stay so.
+func (rt *Router) disturbed(model string) bool {
+	t := &rt.traffic[model].inTime
+	least := leaveToPrompts
+	if d := rt.demandFor(model); d != nil && d.use == allDisaggregated {
+		least = keepToPrompts
+	}
+	return t.undisturbed-t.beside > least
+}
 
 // observe takes in a request that comes, of whose prompt workers lack so many tokens.
 func (t *inTime) observe(e *entry, uncached int) {
@@ -60,17 +65,11 @@ func (t *inTime) observe(e *entry, uncached int) {
 	mean(&t.beside, beside, t.requests, inTimeWeight)
 }
 
-// observeInTime takes in a request that comes, of whose prompt workers lack so many tokens, and what follows
-// from that for the use of the pools.
+// observeInTime takes in a request that comes, of whose prompt workers lack so many tokens.
 func (rt *Router) observeInTime(e *entry, uncached int) {
 	r := &e.request
-	t := rt.inTime(r.Model)
-	if t == nil || !t.known || rt.mode(r) != inferencev1.Mode_MODE_AUTO {
-		return
-	}
-	t.observe(e, uncached)
-	if d := rt.demandFor(r.Model); d != nil && (d.promptsUndisturbed || t.disturbed() > leaveToPrompts) {
-		rt.reviewPoolUse(r.Model)
+	if t := rt.inTime(r.Model); t != nil && t.known && rt.mode(r) == inferencev1.Mode_MODE_AUTO {
+		t.observe(e, uncached)
 	}
 }
 

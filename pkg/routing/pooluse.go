@@ -1,0 +1,176 @@
+package routing
+
+import (
+	"math"
+	"time"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// A router expects of each use of the pools which share of the requests it has in time (pools.go), and counts how
+// many are. What it expects of a use is corrected by that, so that one that serves less than was expected gives
+// way to another, and is tried again as the correction fades.
+
+// use is how all requests for a model use the pools.
+type use int
+
+const (
+	byCost           use = iota // each goes where it costs least
+	allAggregated               // every worker is to do all of what it gets
+	allDisaggregated            // prefill workers are to leave answers to decode workers
+	uses
+)
+
+const (
+	// poolUseLasts is for how long after a refusal for want of time one of the other uses may be better than
+	// byCost.
+	poolUseLasts = time.Minute
+	// reviewEvery is how often the uses are compared.
+	reviewEvery = time.Second
+	// switchLeast is how many times what the present use serves another one has to serve to replace it: what
+	// runs still uses the workers the other way.
+	switchLeast = 1.05
+	// aggregatedIsWorth is what allAggregated counts in overload: bursts are shared by both pools then.
+	aggregatedIsWorth = 1.05
+	// lessIsWorth is what byCost counts in overload, where it finds neither of the others, or allAggregated
+	// where prefill workers could compute sparesMuch times the prompts: byCost shares bursts as well then. Both
+	// count that where some prompts are in time only where nobody decodes: those would never be served.
+	lessIsWorth = 0.9
+	sparesMuch  = 2
+	// allPromptsLeast is what prefill workers have to compute of the prompts of disaggregated requests,
+	// before decode workers leave all prompts to them: a few prompts shorten all steps there.
+	allPromptsLeast = 0.8
+	// outcomesWeight is of how many requests outcomes are, and expectedWeight of how many what was expected
+	// counts beside them.
+	outcomesWeight, expectedWeight = 256, 32
+	// outcomesFade is in about which time those of a use fade that is not the present one.
+	outcomesFade = 5 * time.Minute
+	// settleLeast and settleMost are how long after a change of use nothing is counted, since what ran before
+	// still has the workers.
+	settleLeast, settleMost = time.Second, 20 * time.Second
+	// tokenTolerance is how much longer a token may take as a router sees it than what was asked for.
+	tokenTolerance = 1.02
+)
+
+// outcomes are the requests of a use, as far as they have an objective: how many were expected to be in time, and
+// how many were.
+type outcomes struct{ expected, inTime float64 }
+
+// factor is what is expected of a use is multiplied by.
+func (o *outcomes) factor() float64 {
+	return (o.inTime + expectedWeight) / (o.expected + expectedWeight)
+}
+
+func (o *outcomes) fade(share float64) {
+	o.expected *= 1 - share
+	o.inTime *= 1 - share
+}
+
+// poolUse is how all requests for a model use the pools at present.
+type poolUse struct {
+	use use
+	// allPromptsOnPrefill: decode workers are to leave prompts to prefill workers, too, which have time
+	// for all of them.
+	allPromptsOnPrefill bool
+}
+
+// choice is of the uses of the pools.
+type choice struct {
+	poolUse
+	expects  [uses]float64 // which share of the requests that come each has in time
+	outcomes [uses]outcomes
+	counts   time.Time // from when on outcomes are counted
+	// reviewed is when they were last compared, and overload whether there was overload then.
+	reviewed time.Time
+	overload bool
+}
+
+// came takes in a request that was let in under the present use, or refused for want of time. It says whether
+// it is counted.
+func (c *choice) came(now time.Time, admitted bool) (counted bool) {
+	if c.reviewed.IsZero() || now.Before(c.counts) {
+		return false
+	}
+	o := &c.outcomes[c.use]
+	o.fade(1. / outcomesWeight)
+	if o.expected += c.expects[c.use]; admitted {
+		o.inTime++ // unless it turns out to be late
+	}
+	return true
+}
+
+// late takes in that a request was late that was let in under a use.
+func (c *choice) late(of use) { c.outcomes[of].inTime = max(c.outcomes[of].inTime-1, 0) }
+
+// situation is what the uses are worth beside what they serve.
+type situation struct {
+	// overload: requests are refused for want of time.
+	overload bool
+	// spares: prefill workers could compute sparesMuch times the prompts.
+	spares bool
+	// disturbed: some prompts are in time only where nobody decodes.
+	disturbed bool
+}
+
+// choose takes in what is expected of the uses. settles is how long a use takes to show what it serves.
+func (c *choice) choose(now time.Time, expects [uses]float64, in situation, settles time.Duration) {
+	var faded float64
+	if !c.reviewed.IsZero() {
+		faded = min(float64(now.Sub(c.reviewed))/float64(outcomesFade), 1)
+	}
+	c.reviewed, c.overload, c.expects = now, in.overload, expects
+	var worth [uses]float64
+	for u := range uses {
+		if u != c.use {
+			c.outcomes[u].fade(faded)
+		}
+		worth[u] = expects[u] * c.outcomes[u].factor()
+	}
+	switch {
+	case in.disturbed:
+		worth[byCost] *= lessIsWorth
+		worth[allAggregated] *= lessIsWorth
+	case in.overload && in.spares:
+		worth[allAggregated] *= lessIsWorth
+	case in.overload:
+		worth[byCost] *= lessIsWorth
+		worth[allAggregated] *= aggregatedIsWorth
+	}
+	best := c.use
+	for u := range uses {
+		if worth[u] > worth[best] {
+			best = u
+		}
+	}
+	switch {
+	case best != c.use && worth[best] > worth[c.use]*switchLeast:
+	case !in.overload && worth[byCost]*switchLeast >= worth[c.use]:
+		best = byCost
+	default:
+		return
+	}
+	if best != c.use {
+		c.use, c.counts = best, now.Add(min(max(settles, settleLeast), settleMost))
+	}
+}
+
+// handles is which share of the requests are in time where so many times what the workers serve come. It is
+// near 1 for few and the inverse for many.
+func handles(load float64) float64 {
+	square := load * load
+	return 1 / math.Sqrt(math.Sqrt(1+square*square))
+}
+
+// outcomeCounts reports whether a request tells how well its use of the pools serves: it has an objective of its
+// own, any use may serve it, and it comes for the first time.
+func (rt *Router) outcomeCounts(e *entry) bool {
+	r := &e.request
+	return rt.demandFor(r.Model) != nil && r.Attempt == 0 && e.hedges == nil && !e.defaultObjective && (r.TTFT > 0 || e.tpot > 0) && rt.mode(r) == inferencev1.Mode_MODE_AUTO
+}
+
+// refusedFor takes in that a request was refused that another use of the pools, or less load, would have had in time.
+func (rt *Router) refusedFor(now time.Time, e *entry) {
+	if rt.outcomeCounts(e) {
+		rt.demandFor(e.request.Model).came(now, false)
+	}
+}

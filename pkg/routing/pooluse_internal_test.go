@@ -1,0 +1,93 @@
+package routing
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// Of the uses that are expected to serve more, the better one is chosen once requests are refused, and the present
+// one is kept while another is hardly better. Without refusals requests go where they cost least.
+func TestChooseByWhatIsExpected(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	var c choice
+	for i, step := range []struct {
+		aggregated, disaggregated float64
+		overload, spares          bool
+		want                      use
+	}{
+		{0.5, 0.9, false, false, byCost}, // nothing is refused: byCost is as good as either
+		{0.96, 1, true, false, allAggregated},
+		{0.92, 1, true, false, allAggregated},
+		{0.9, 1, true, false, allDisaggregated},
+		{0.99, 1, true, false, allDisaggregated},
+		{1, 0.98, true, false, allAggregated},
+		{0.2, 0.2, false, false, byCost},
+		{1, 0.95, true, true, byCost}, // prefill workers have much time
+		{0.8, 1, true, true, allDisaggregated},
+	} {
+		now = now.Add(time.Minute)
+		cost := max(step.aggregated, step.disaggregated)
+		if step.spares {
+			cost = step.aggregated
+		}
+		c.choose(now, [uses]float64{cost, step.aggregated, step.disaggregated}, situation{overload: step.overload, spares: step.spares}, 0)
+		if c.use != step.want {
+			t.Errorf("%d: %+v: use %d", i, step, c.use)
+		}
+	}
+}
+
+// A use that serves less than is expected of it gives way to one that serves more, is tried again only now and then,
+// and is found to be the better one when it has become that.
+func TestChooseByWhatIsServed(t *testing.T) {
+	now, random := time.Unix(1e9, 0), rand.New(rand.NewPCG(1, 2))
+	serves := [uses]float64{byCost: 0.5, allAggregated: 0.2, allDisaggregated: 0.7}
+	var c choice
+	in := func(seconds int) (by [uses]int) {
+		for range seconds {
+			now = now.Add(time.Second)
+			c.choose(now, [uses]float64{0.9, 0.9, 0.8}, situation{overload: true}, 2*time.Second)
+			by[c.use]++
+			for range 20 {
+				// Half of those that are not served are refused, the others late.
+				served := random.Float64() < serves[c.use]
+				if counted := c.came(now, served || random.IntN(2) == 0); counted && !served && random.IntN(2) == 0 {
+					c.late(c.use)
+				}
+			}
+		}
+		return by
+	}
+	in(60)
+	if by := in(3600); by[allDisaggregated] < 3300 {
+		t.Errorf("of an hour, seconds of each use: %v", by)
+	}
+	serves[allAggregated] = 1
+	in(1800)
+	if by := in(3600); by[allAggregated] < 3300 {
+		t.Errorf("of an hour, once all aggregated are served: %v", by)
+	}
+}
+
+// What ran before a change of use is not counted for the one that follows.
+func TestOutcomesAfterAChange(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	var c choice
+	if c.came(now, true) {
+		t.Error("a request is counted before anything is expected")
+	}
+	c.choose(now, [uses]float64{0.9, 0.9, 0.1}, situation{overload: true}, 5*time.Second)
+	if c.use != allAggregated || c.came(now.Add(4*time.Second), false) || !c.came(now.Add(5*time.Second), false) {
+		t.Errorf("%+v", c)
+	}
+}
+
+// Few are all in time, and of many as many as are served.
+func TestHandles(t *testing.T) {
+	for load, want := range map[float64][2]float64{0: {1, 1}, 0.5: {0.98, 1}, 1: {0.8, 0.9}, 10: {0.099, 0.1}} {
+		if got := handles(load); got < want[0] || got > want[1] {
+			t.Errorf("%v times as many: %v", load, got)
+		}
+	}
+}
