@@ -84,6 +84,8 @@ type pool struct {
 	promptMs, answerMs float64
 	// sendMs is what a worker's network takes for the KV of a prompt.
 	sendMs float64
+	// sequenceMs is how long a sequence has its place; 0: none has ended.
+	sequenceMs float64
 }
 
 func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
@@ -107,6 +109,7 @@ func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
 		p.workers++
 		p.baseMs += answers.BaseMs
 		p.places += float64(w.maxSequences)
+		p.sequenceMs = max(p.sequenceMs, w.sequenceMs)
 		alone := w.steps(prompts, int(d.prompt), 0, 0)
 		p.promptMs += prompts.PromptMs(int(d.prompt), 0)
 		p.sendMs += rt.transferMs(rt.now, w, int(d.prompt))
@@ -216,11 +219,11 @@ func (rt *Router) reviewPoolUse(model string, d *demand) {
 	expects[allAggregated] = max(t.inTime.beside*handles(comes/aggregated), t.inTime.undisturbed*handles(comes/d.exclusiveRate(prefill, decode)))
 	expects[allDisaggregated] = t.inTime.undisturbed * handles(comes/disaggregated)
 	expects[byCost] = max(expects[allAggregated], expects[allDisaggregated])
-	in := situation{rt.overloaded(), computed >= disaggregated*sparesMuch, rt.disturbed(model)}
+	in := situation{rt.overloaded(), disaggregated > 0 && computed >= disaggregated*sparesMuch, rt.disturbed(model)}
 	if in.disturbed || in.overload && in.spares {
 		expects[byCost] = expects[allAggregated]
 	}
-	settles := durationOf(d.decodeSteps() * cmp.Or(d.tpotMs, 2*decode.baseMs))
+	settles := durationOf(cmp.Or(max(prefill.sequenceMs, decode.sequenceMs), 2*d.decodeSteps()*decode.baseMs))
 	d.choose(rt.now, expects, in, settles)
 	d.allPromptsOnPrefill = d.use == allDisaggregated && computed >= min(disaggregated, comes)*allPromptsLeast
 }
@@ -230,7 +233,7 @@ func (rt *Router) overloaded() bool { return rt.now.Sub(rt.refusedForLoadAt) < p
 
 // exclusiveRate is how many requests a millisecond workers serve that have one at a time, if not many are to wait.
 func (d *demand) exclusiveRate(prefill, decode pool) float64 {
-	const busy = 0.7
+	const busy = 0.9
 	stepMs := max(prefill.baseMs, decode.baseMs)
 	return busy * float64(prefill.workers+decode.workers) / (max(prefill.promptMs, decode.promptMs) + d.decodeSteps()*stepMs)
 }

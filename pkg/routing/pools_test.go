@@ -44,7 +44,7 @@ func TestUsesOfWorkers(t *testing.T) {
 	for i := range 200 {
 		workers := func() pool {
 			n := 1 + random.IntN(8)
-			return pool{n, draw(1, 10), draw(0.5, 1), float64(n) * draw(4, 256), draw(1, 500), draw(1, 100), draw(0.1, 500)}
+			return pool{n, draw(1, 10), draw(0.5, 1), float64(n) * draw(4, 256), draw(1, 500), draw(1, 100), draw(0.1, 500), 0}
 		}
 		p, q := workers(), workers()
 		d := demand{prompt: 1, most: draw(2, 1000), share: draw(0.1, 1), tpotMs: draw(12, 200)}

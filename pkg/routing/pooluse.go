@@ -32,33 +32,32 @@ const (
 	switchLeast = 1.05
 	// aggregatedIsWorth is what allAggregated counts in overload: bursts are shared by both pools then.
 	aggregatedIsWorth = 1.05
-	// lessIsWorth is what byCost counts in overload, where it finds neither of the others, or allAggregated
-	// where prefill workers could compute sparesMuch times the prompts: byCost shares bursts as well then. Both
-	// count that where some prompts are in time only where nobody decodes: those would never be served.
+	// lessIsWorth is what byCost counts in overload, where it finds neither of the others, unless prefill workers
+	// could compute sparesMuch times the prompts: byCost shares bursts as well as allAggregated then. Both count
+	// that where some prompts are in time only where nobody decodes: those would never be served.
 	lessIsWorth = 0.9
 	sparesMuch  = 2
 	// allPromptsLeast is what prefill workers have to compute of the prompts of disaggregated requests,
 	// before decode workers leave all prompts to them: a few prompts shorten all steps there.
 	allPromptsLeast = 0.8
-	// outcomesWeight is of how many requests outcomes are, and expectedWeight of how many what was expected
-	// counts beside them.
-	outcomesWeight, expectedWeight = 256, 32
+	// outcomesWeight is of how many requests outcomes are. What was expected counts as expectedWeight of them at
+	// first, and nothing beside expectedMost.
+	outcomesWeight, expectedWeight, expectedMost = 512, 64, 512
 	// outcomesFade is in about which time those of a use fade that is not the present one.
 	outcomesFade = 5 * time.Minute
 	// settleLeast and settleMost are how long after a change of use nothing is counted, since what ran before
 	// still has the workers.
 	settleLeast, settleMost = time.Second, 20 * time.Second
-	// tokenTolerance is how much longer a token may take as a router sees it than what was asked for.
-	tokenTolerance = 1.02
 )
 
 // outcomes are the requests of a use, as far as they have an objective: how many were expected to be in time, and
 // how many were.
 type outcomes struct{ expected, inTime float64 }
 
-// factor is what is expected of a use is multiplied by.
-func (o *outcomes) factor() float64 {
-	return (o.inTime + expectedWeight) / (o.expected + expectedWeight)
+// factor is what is expected of a use is multiplied by. Of a use of which nothing is known it is unknown.
+func (o *outcomes) factor(unknown float64) float64 {
+	weight := expectedWeight * max(0, 1-o.expected/expectedMost)
+	return (o.inTime + weight*unknown) / (o.expected + weight)
 }
 
 func (o *outcomes) fade(share float64) {
@@ -119,20 +118,25 @@ func (c *choice) choose(now time.Time, expects [uses]float64, in situation, sett
 		faded = min(float64(now.Sub(c.reviewed))/float64(outcomesFade), 1)
 	}
 	c.reviewed, c.overload, c.expects = now, in.overload, expects
+	if now.Before(c.counts) {
+		return
+	}
+	// Where the present use serves more than expected, others are taken to do so, too, and no other to do so by more.
+	present := max(c.outcomes[c.use].factor(1), 1)
 	var worth [uses]float64
 	for u := range uses {
+		factor := c.outcomes[u].factor(present)
 		if u != c.use {
+			factor = min(factor, present)
 			c.outcomes[u].fade(faded)
 		}
-		worth[u] = expects[u] * c.outcomes[u].factor()
+		worth[u] = min(expects[u]*factor, 1)
 	}
 	switch {
 	case in.disturbed:
 		worth[byCost] *= lessIsWorth
 		worth[allAggregated] *= lessIsWorth
-	case in.overload && in.spares:
-		worth[allAggregated] *= lessIsWorth
-	case in.overload:
+	case in.overload && !in.spares:
 		worth[byCost] *= lessIsWorth
 		worth[allAggregated] *= aggregatedIsWorth
 	}
@@ -144,7 +148,7 @@ func (c *choice) choose(now time.Time, expects [uses]float64, in situation, sett
 	}
 	switch {
 	case best != c.use && worth[best] > worth[c.use]*switchLeast:
-	case !in.overload && worth[byCost]*switchLeast >= worth[c.use]:
+	case !in.overload && worth[byCost] >= worth[c.use]*lessIsWorth:
 		best = byCost
 	default:
 		return

@@ -40,7 +40,7 @@ func (d *dispatched) late(now time.Time, tokens int) bool {
 	if !d.firstDue.IsZero() && d.promptedAt.After(d.firstDue) {
 		return true
 	}
-	return d.eachToken > 0 && tokens > 1 && float64(now.Sub(d.promptedAt)) > tokenTolerance*float64(d.eachToken)*float64(tokens-1)
+	return d.eachToken > 0 && tokens > 1 && now.Sub(d.promptedAt) > d.eachToken*time.Duration(tokens-1)
 }
 
 func (d *dispatched) workers() []*worker {
