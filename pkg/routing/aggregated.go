@@ -118,7 +118,7 @@ func (rt *Router) bestAggregated(s *search, decodes, aggregatedPrefills *candida
 	places := decodes.usable() + aggregatedPrefills.usable()
 	bestMisses := best.misses || best.missesAfter(s, s.waitMs(best, places, places))
 	if misses := decode.misses || prefill.misses || prefill.missesAfter(s, aheadMs); misses != bestMisses {
-		return best, misses
+		return best, misses && !(s.allPromptsOnPrefill && best.load.decoding > 0)
 	}
 	if s.allPromptsOnPrefill {
 		return best, false

@@ -191,7 +191,7 @@ func (rt *Router) place(s *search, decodes, aggregatedPrefills *candidates) (p p
 	case mode == inferencev1.Mode_MODE_DISAGGREGATED:
 		return p, false
 	}
-	if mode == inferencev1.Mode_MODE_AUTO && !(s.allPromptsOnPrefill && p.prefill != nil) {
+	if mode == inferencev1.Mode_MODE_AUTO {
 		aheadMs := s.waitMs(p.decode, p.promptWorkers, p.decodeWorkers)
 		aggregated, better := rt.bestAggregated(s, decodes, aggregatedPrefills, p.decode, p.prefill, aheadMs, p.prefills.usable())
 		s.runnerUp = aggregated
