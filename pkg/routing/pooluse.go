@@ -35,7 +35,7 @@ const (
 	// lessIsWorth is what byCost counts in overload, where it finds neither of the others, unless prefill workers
 	// could compute sparesMuch times the prompts: byCost shares bursts as well as allAggregated then. Both count
 	// that where some prompts are in time only where nobody decodes: those would never be served.
-	lessIsWorth = 0.9
+	lessIsWorth = 0.95
 	sparesMuch  = 2
 	// allPromptsLeast is what prefill workers have to compute of the prompts of disaggregated requests,
 	// before decode workers leave all prompts to them: a few prompts shorten all steps there.
