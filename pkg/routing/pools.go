@@ -133,7 +133,8 @@ func (d *demand) poolRates(prefill, decode pool) (aggregated, disaggregated, com
 	aggregated = d.rate(max(prefill.baseMs, decode.baseMs), prefill.places+decode.places, 0, func(stepMs float64) float64 {
 		return prefill.spareMs(stepMs)/(prefill.promptMs+prefill.answerMs) + decode.spareMs(stepMs)/(decode.promptMs+decode.answerMs)
 	})
-	computable := promptsShare(prefill.workers) * float64(prefill.workers) * prefill.promptShare / prefill.promptMs
+	most := min(promptsMost, 1-promptsLess/math.Sqrt(float64(prefill.workers)))
+	computable := most * float64(prefill.workers) * prefill.promptShare / prefill.promptMs
 	decodes := func(computed, lateMs float64) float64 {
 		return d.rate(decode.baseMs, decode.places, lateMs, func(stepMs float64) float64 {
 			spare := decode.spareMs(stepMs)
@@ -162,11 +163,6 @@ func (d *demand) poolRates(prefill, decode pool) (aggregated, disaggregated, com
 		}
 	}
 	return aggregated, disaggregated, computed
-}
-
-// promptsShare is how much of their time so many workers can compute prompts that are not to wait long.
-func promptsShare(workers int) float64 {
-	return min(promptsMost, 1-promptsLess/math.Sqrt(float64(workers)))
 }
 
 // rate is how many requests a millisecond workers with so many places serve. Their steps take leastMs
@@ -216,8 +212,9 @@ func (rt *Router) reviewPoolUse(model string, d *demand) {
 	t := rt.traffic[model]
 	comes := t.perSecond(rt.now) * float64(1+len(rt.elsewhere.told)) / 1000
 	var expects [uses]float64
-	expects[allAggregated] = max(t.inTime.beside*handles(comes/aggregated), t.inTime.undisturbed*handles(comes/d.exclusiveRate(prefill, decode)))
-	expects[allDisaggregated] = t.inTime.undisturbed * handles(comes/disaggregated)
+	// A prompt is not disturbed on a worker that has one request at a time.
+	expects[allAggregated] = max(t.inTime.beside*share(comes, aggregated), t.inTime.undisturbed*share(comes, d.exclusiveRate(prefill, decode)))
+	expects[allDisaggregated] = t.inTime.undisturbed * share(comes, disaggregated)
 	expects[byCost] = max(expects[allAggregated], expects[allDisaggregated])
 	in := situation{rt.overloaded(), disaggregated > 0 && computed >= disaggregated*sparesMuch, rt.disturbed(model)}
 	if in.disturbed || in.overload && in.spares {
@@ -231,7 +228,7 @@ func (rt *Router) reviewPoolUse(model string, d *demand) {
 // overloaded reports whether this router or another refused a request for want of time lately.
 func (rt *Router) overloaded() bool { return rt.now.Sub(rt.refusedForLoadAt) < poolUseLasts }
 
-// exclusiveRate is how many requests a millisecond workers serve that have one at a time, if not many are to wait.
+// exclusiveRate is how many requests a millisecond workers serve that each have one at a time.
 func (d *demand) exclusiveRate(prefill, decode pool) float64 {
 	const busy = 0.9
 	stepMs := max(prefill.baseMs, decode.baseMs)

@@ -43,6 +43,8 @@ const (
 	// outcomesWeight is of how many requests outcomes are. What was expected counts as expectedWeight of them at
 	// first, and nothing beside expectedMost.
 	outcomesWeight, expectedWeight, expectedMost = 512, 64, 512
+	// wellShare of the requests in time, of wellLeast or more, are enough for a use to be kept.
+	wellShare, wellLeast = 0.97, 32
 	// outcomesFade is in about which time those of a use fade that is not the present one.
 	outcomesFade = 5 * time.Minute
 	// settleLeast and settleMost are how long after a change of use nothing is counted, since what ran before
@@ -52,7 +54,7 @@ const (
 
 // outcomes are the requests of a use, as far as they have an objective: how many were expected to be in time, and
 // how many were.
-type outcomes struct{ expected, inTime float64 }
+type outcomes struct{ came, expected, inTime float64 }
 
 // factor is what is expected of a use is multiplied by. Of a use of which nothing is known it is unknown.
 func (o *outcomes) factor(unknown float64) float64 {
@@ -60,7 +62,11 @@ func (o *outcomes) factor(unknown float64) float64 {
 	return (o.inTime + weight*unknown) / (o.expected + weight)
 }
 
+// well reports whether nearly all were in time.
+func (o *outcomes) well() bool { return o.came >= wellLeast && o.inTime >= wellShare*o.came }
+
 func (o *outcomes) fade(share float64) {
+	o.came *= 1 - share
 	o.expected *= 1 - share
 	o.inTime *= 1 - share
 }
@@ -92,6 +98,7 @@ func (c *choice) came(now time.Time, admitted bool) (counted bool) {
 	}
 	o := &c.outcomes[c.use]
 	o.fade(1. / outcomesWeight)
+	o.came++
 	if o.expected += c.expects[c.use]; admitted {
 		o.inTime++ // unless it turns out to be late
 	}
@@ -147,7 +154,7 @@ func (c *choice) choose(now time.Time, expects [uses]float64, in situation, sett
 		}
 	}
 	switch {
-	case best != c.use && worth[best] > worth[c.use]*switchLeast:
+	case best != c.use && worth[best] > worth[c.use]*switchLeast && !c.outcomes[c.use].well():
 	case !in.overload && worth[byCost] >= worth[c.use]*lessIsWorth:
 		best = byCost
 	default:
@@ -158,10 +165,13 @@ func (c *choice) choose(now time.Time, expects [uses]float64, in situation, sett
 	}
 }
 
-// handles is which share of the requests are in time where so many times what the workers serve come. It is
-// near 1 for few and the inverse for many.
-func handles(load float64) float64 {
-	square := load * load
+// share is which share of the requests is in time, of so many that come, where the workers serve so many. It is near 1
+// where few come, and what they serve where many do.
+func share(come, serve float64) float64 {
+	if !(serve > 0) {
+		return 0
+	}
+	square := come / serve * (come / serve)
 	return 1 / math.Sqrt(math.Sqrt(1+square*square))
 }
 

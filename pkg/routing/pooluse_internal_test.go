@@ -83,11 +83,53 @@ func TestOutcomesAfterAChange(t *testing.T) {
 	}
 }
 
-// Few are all in time, and of many as many as are served.
-func TestHandles(t *testing.T) {
-	for load, want := range map[float64][2]float64{0: {1, 1}, 0.5: {0.98, 1}, 1: {0.8, 0.9}, 10: {0.099, 0.1}} {
-		if got := handles(load); got < want[0] || got > want[1] {
-			t.Errorf("%v times as many: %v", load, got)
+// Where few come all are in time, and where many come as many as are served.
+func TestShare(t *testing.T) {
+	for _, c := range []struct{ come, serve, least, most float64 }{
+		{0, 10, 1, 1}, {5, 10, 0.98, 1}, {10, 10, 0.8, 0.9}, {100, 10, 0.099, 0.1}, {1, 0, 0, 0}, {0, 0, 0, 0},
+	} {
+		if got := share(c.come, c.serve); !(got >= c.least && got <= c.most) {
+			t.Errorf("%v come and %v are served: %v", c.come, c.serve, got)
+		}
+	}
+}
+
+// A use that has nearly all in time is kept, whatever is expected of others.
+func TestChooseKeepsWhatServesAll(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	var c choice
+	for n := range 120 {
+		now = now.Add(time.Second)
+		c.choose(now, [uses]float64{0.8, 0.8, 0.8}, situation{overload: n > 60}, 0)
+		for i := range 50 {
+			c.came(now, i > 0)
+		}
+	}
+	if c.use != byCost {
+		t.Errorf("use %d", c.use)
+	}
+}
+
+// A request is late if its first token or a later one takes longer than it asked for.
+func TestLate(t *testing.T) {
+	began := time.Unix(1e9, 0)
+	after := func(ms int) time.Time { return began.Add(time.Duration(ms) * time.Millisecond) }
+	for _, c := range []struct {
+		name           string
+		of             dispatched
+		prompted, ends int
+		tokens         int
+		want           bool
+	}{
+		{"in time", dispatched{firstDue: after(100), eachToken: 10 * time.Millisecond}, 100, 190, 10, false},
+		{"late first token", dispatched{firstDue: after(100), eachToken: 10 * time.Millisecond}, 101, 190, 10, true},
+		{"late tokens", dispatched{firstDue: after(100), eachToken: 10 * time.Millisecond}, 100, 191, 10, true},
+		{"one token", dispatched{eachToken: 10 * time.Millisecond}, 100, 500, 1, false},
+		{"no objective", dispatched{}, 1000, 9000, 2, false},
+	} {
+		c.of.promptedAt = after(c.prompted)
+		if got := c.of.late(after(c.ends), c.tokens); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
 		}
 	}
 }

@@ -52,7 +52,7 @@ func TestOverloadUsesAllWorkersAlike(t *testing.T) {
 	b.now = b.now.Add(100 * time.Millisecond)
 	report(0)
 	got, refusal := ask()
-	if got.Prefill.ID != "" || !strings.Contains(got.Decision.GetReason(), "aggregated serving has more of them in time") {
+	if got.Prefill.ID != "" || !strings.Contains(got.Decision.GetReason(), "aggregated serving has more in time") {
 		t.Fatalf("in overload: %+v, %+v", got, refusal)
 	}
 	b.now = b.now.Add(time.Minute)

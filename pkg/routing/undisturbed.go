@@ -9,8 +9,8 @@ import (
 
 // One sequence that decodes makes every step of its worker last as long as a step of decoding takes. A long
 // prompt whose first token is wanted soon may then be late on every worker that decodes, however little that
-// has to do. So as soon as some prompts are in time only where nobody decodes, prefill workers are left to
-// prompts, unless workers that all do both serve more.
+// has to do. Where some prompts are in time only where nobody decodes, uses of the pools that have prefill workers
+// decode are worth less (pooluse.go).
 
 // inTime is how many of the requests that come can have their first token in time.
 type inTime struct {
@@ -28,13 +28,13 @@ type inTime struct {
 const (
 	// inTimeWeight is of how many requests the last one is one in the shares.
 	inTimeWeight = 64
-	// leaveToPrompts is the share of requests that have to be in time only where nobody decodes before
-	// prefill workers are left to prompts, and keepToPrompts that at which they no longer are.
+	// leaveToPrompts is the share of requests that have to be in time only where nobody decodes for that to
+	// count, and keepToPrompts that at which it no longer does.
 	leaveToPrompts, keepToPrompts = 0.01, 0.005
 )
 
 // disturbed reports whether so many requests for a model are in time only where nobody decodes that prefill workers
-// are to be left to prompts, or to stay so.
+// had better be left to prompts.
 func (rt *Router) disturbed(model string) bool {
 	t := &rt.traffic[model].inTime
 	least := leaveToPrompts
