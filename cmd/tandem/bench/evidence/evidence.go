@@ -1,9 +1,10 @@
 // Package evidence makes docs/evidence.md. It measures on virtual time whether prefill and
-// decode on separate workers meet more SLOs, compares the figures with those of papers, and
-// gives CI their bounds.
+// decode on separate workers meet more SLOs, compares the figures with those of papers and of
+// live meshes, and gives CI their bounds.
 //
 // Each file has a Section, or code that several of them share. Commands import it. It starts
-// goroutines that run simulations, and waits for them before it returns.
+// goroutines that run simulations, and processes that are live meshes, and waits for them before
+// it returns.
 package evidence
 
 import "context"
@@ -20,10 +21,10 @@ type Section interface {
 // Sections returns all sections, in the order of the page.
 func Sections() []Section {
 	return []Section{
-		placements{tight}, placements{loose},
+		placements{tight}, placements{loose}, random{},
 		policies{}, day{},
 		distServe{}, splitwise{}, mooncake{},
-		queues{}, scale{},
+		live{}, queues{}, scale{},
 	}
 }
 
