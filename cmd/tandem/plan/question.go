@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -39,13 +38,16 @@ func (q *Question) Validate() error {
 		return err
 	case len(slo.Terms) == 0:
 		return errors.New("--slo: a plan needs an objective, such as ttft:p99<500ms,tpot:p99<30ms")
-	case !(q.WorkerPrice >= 0) || math.IsInf(q.WorkerPrice, 0):
-		return fmt.Errorf("--worker-price: %v is not a price: pass 0 or more, for an hour", q.WorkerPrice)
+	case !(q.WorkerPrice >= 0 && q.WorkerPrice <= mostPrice):
+		return fmt.Errorf("--worker-price: %v is outside 0 to %.0e, for an hour", q.WorkerPrice, float64(mostPrice))
 	case q.MaxWorkers < 1 || q.MaxWorkers > mostWorkers:
 		return fmt.Errorf("--max-workers: %d is outside 1 to %d", q.MaxWorkers, mostWorkers)
 	}
 	return q.Headroom.Validate()
 }
+
+// mostPrice bounds WorkerPrice: sums of it are finite.
+const mostPrice = 1e12
 
 // mostWorkers bounds MaxWorkers: a simulation of more takes long.
 const mostWorkers = 1000

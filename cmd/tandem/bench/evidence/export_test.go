@@ -133,3 +133,10 @@ func Verdict(ctx context.Context, text string, rate float64) (early, whole bool,
 	sent[1] = len(t.last.Records)
 	return early, f.SLOAttainment >= search.Share, sent, nil
 }
+
+// DrawCluster draws a cluster at random, as the text of its scenario, with the rate that it gets.
+func DrawCluster(o Options, number uint64) (text string, rate float64, err error) {
+	c := random{}.draw(number)
+	_, err = newTrial(o.Profiles, c.text+"auto}\n")
+	return c.text, c.rate, err
+}

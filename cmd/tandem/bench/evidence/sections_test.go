@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/benchtest"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/evidence"
 	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/pkg/longtest"
@@ -96,7 +97,7 @@ func column(t *testing.T, table evidence.Table, header string) (values []float64
 func TestSections(t *testing.T) {
 	longtest.Only(t)
 	for _, s := range evidence.Sections() {
-		if slices.Contains([]string{"queues", "placement-tight", "policies", "scale"}, s.Name()) {
+		if slices.Contains([]string{"queues", "placement-tight", "policies", "scale", "live"}, s.Name()) {
 			continue
 		}
 		t.Run(s.Name(), func(t *testing.T) {
@@ -192,5 +193,27 @@ func TestScale(t *testing.T) {
 	r := small(t, "scale")
 	if hits := r.Ratios[0].Value; hits < 0.6 || hits > 1 {
 		t.Errorf("prefix hits are %.3f of the ideal", hits)
+	}
+}
+
+// A mesh of processes and its simulation serve the same requests.
+func TestLive(t *testing.T) {
+	benchtest.Children(t)
+	r := small(t, "live")
+	if rows := r.Tables[0].Rows; len(rows) != 1 || strings.HasPrefix(rows[0][2], "0,") {
+		t.Errorf("%q", rows)
+	}
+}
+
+// Every cluster that may be drawn can be simulated, and equal numbers draw equal ones.
+func TestDrawnClusters(t *testing.T) {
+	for number := range uint64(500) {
+		text, rate, err := evidence.DrawCluster(evidence.Options{Profiles: profiles}, number)
+		if err != nil || !(rate > 0) {
+			t.Fatalf("cluster %d, %v requests/s: %v\n%s", number, rate, err, text)
+		}
+		if again, _, _ := evidence.DrawCluster(evidence.Options{Profiles: profiles}, number); again != text {
+			t.Fatalf("cluster %d is another one the next time", number)
+		}
 	}
 }

@@ -28,7 +28,8 @@ func newUpCommand() *cobra.Command {
 one process, each behind its own gRPC server. etcd and NATS are embedded. The command
 prints where it listens and then "ready".
 
-With --autoscale prefill=1..4,decode=1..4 it starts and stops workers with the load.
+With --autoscale prefill=1..4,decode=1..4 it starts and stops workers with the load;
+--log-level info shows when and why.
 
 Ctrl-C lets running requests finish. A second Ctrl-C ends the process at once and leaves
 folders tandem-… among the temporary files, which the next start removes.
