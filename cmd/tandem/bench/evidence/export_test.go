@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/report"
 	"github.com/tandem-serving/tandem/loadtest/search"
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
@@ -139,4 +140,25 @@ func DrawCluster(o Options, number uint64) (text string, rate float64, err error
 	c := random{}.draw(number)
 	_, err = newTrial(o.Profiles, c.text+"auto}\n")
 	return c.text, c.rate, err
+}
+
+// LiveRows are the rows of section live, and its ratio, of a mesh with one rate, whose live and simulated figures are
+// these.
+func LiveRows(live, simulated report.Figures) ([][]string, float64) {
+	r := Options{}.liveResult([]liveStep{{"some workers", 10, live, simulated}})
+	return r.Tables[0].Rows, r.Ratios[0].Value
+}
+
+// RandomRows are the rows of section random of clusters that serve so much of ten requests a second: aggregated,
+// disaggregated and auto.
+func RandomRows(clusters ...[3]float64) ([][]string, error) {
+	var all []*randomCluster
+	for _, c := range clusters {
+		all = append(all, &randomCluster{rate: 10, aggregated: c[0], disaggregated: c[1], auto: c[2]})
+	}
+	r, err := randomResult(all)
+	if err != nil {
+		return nil, err
+	}
+	return r.Tables[0].Rows, nil
 }

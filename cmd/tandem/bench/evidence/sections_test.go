@@ -14,7 +14,9 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/benchtest"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/evidence"
+	"github.com/tandem-serving/tandem/loadtest/measure"
 	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/report"
 	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
@@ -196,24 +198,50 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// A mesh of processes and its simulation serve the same requests.
+// A mesh of processes and its simulation are measured.
 func TestLive(t *testing.T) {
 	benchtest.Children(t)
-	r := small(t, "live")
-	if rows := r.Tables[0].Rows; len(rows) != 1 || strings.HasPrefix(rows[0][2], "0,") {
+	if rows := small(t, "live").Tables[0].Rows; len(rows) != 1 {
 		t.Errorf("%q", rows)
 	}
 }
 
-// Every cluster that may be drawn can be simulated, and equal numbers draw equal ones.
+// Live figures come first, and what is missing is said to be.
+func TestLiveRows(t *testing.T) {
+	of := func(share, ttft float64) report.Figures {
+		var f report.Figures
+		f.TTFT, f.SLOAttainment = &measure.Distribution{P50: &ttft}, share
+		return f
+	}
+	rows, worst := evidence.LiveRows(of(0.8, 100), of(0.88, 80))
+	if want := []string{"some workers", "10", "80, 88 (+10.0%)", "100, 80 (-20.0%)", "too few", "too few", "too few"}; !slices.Equal(rows[0], want) || worst != 0.8 {
+		t.Errorf("%q, %v; want %q and 0.8", rows[0], worst, want)
+	}
+}
+
+// Clusters that nobody serves are left out, and those count where the placements differ.
+func TestRandomRows(t *testing.T) {
+	rows, err := evidence.RandomRows([3]float64{10, 10, 10}, [3]float64{0.5, 0.1, 0}, [3]float64{4, 8, 9}, [3]float64{8, 2, 4})
+	want := [][]string{
+		{"`auto`", "3", "0.875", "1.000", "0.500", "0.500", "67%"},
+		{"`auto`, where the two differ by more than 5%", "2", "0.812", "0.500", "0.500", "0.500", "50%"},
+		{"`aggregated`, there", "2", "0.750", "0.500", "0.500", "0.500", "50%"},
+		{"`disaggregated`, there", "2", "0.625", "0.250", "0.250", "0.250", "50%"},
+	}
+	if err != nil || !slices.EqualFunc(rows, want, slices.Equal[[]string]) {
+		t.Errorf("%q, %v; want %q", rows, err, want)
+	}
+	if _, err := evidence.RandomRows([3]float64{0, 0, 0}); err == nil {
+		t.Error("no error though nothing is served")
+	}
+}
+
+// Every cluster that may be drawn can be simulated.
 func TestDrawnClusters(t *testing.T) {
 	for number := range uint64(500) {
 		text, rate, err := evidence.DrawCluster(evidence.Options{Profiles: profiles}, number)
 		if err != nil || !(rate > 0) {
 			t.Fatalf("cluster %d, %v requests/s: %v\n%s", number, rate, err, text)
-		}
-		if again, _, _ := evidence.DrawCluster(evidence.Options{Profiles: profiles}, number); again != text {
-			t.Fatalf("cluster %d is another one the next time", number)
 		}
 	}
 }

@@ -25,8 +25,9 @@ func newBenchEvidenceCommand() *cobra.Command {
 		Use:   "evidence",
 		Short: "Measure where disaggregation pays, and write docs/evidence.md",
 		Long: `Measures each part of docs/evidence.md on virtual time, beside the figures of the papers,
-and writes the page, its pictures and the figures as JSON. 'make evidence' runs it. Run it
-in a checkout: it reads step times of docs/profiles.
+and writes the page, its pictures and the figures as JSON. Section live runs meshes as
+processes of this program, on real time: run nothing else meanwhile. 'make evidence' runs
+all. Run it in a checkout: it reads step times of docs/profiles.
 
 --small is what CI runs: little of each part, in seconds. It writes nothing, and with
 --check it fails if a headline ratio moved by more than its noise.

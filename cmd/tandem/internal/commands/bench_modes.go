@@ -210,7 +210,7 @@ func (s *comparedServer) add(cmd *cobra.Command) {
 	fs.StringVar(&s.model, "model", "", "directory of the model (default: the bundled one); with --virtual also a preset of 'tandem model synth'")
 	fs.StringVar(&s.engine, "engine", engines.CPU, "engine of the workers: cpu or simulated")
 	oneOf(cmd, "engine", engines.CPU, engines.Simulated)
-	fs.StringVar(&s.profile, "profile", "", "step times of the simulated engine, from 'tandem profile --out' (default: its flags')")
+	fs.StringVar(&s.profile, "profile", "", "step times of the simulated engine, from 'tandem profile --out', of whatever model (default: its flags')")
 	fs.StringVar(&s.kvMemory, "kv-memory", "", "memory for the KV cache of each worker (default: that of the engine)")
 	fs.IntVar(&s.workers, "workers", 2, "workers of each mesh")
 	fs.IntVar(&s.prefill, "prefill", 0, "how many of them prefill where they are split (default: half)")
@@ -268,18 +268,18 @@ func (s *comparedServer) contenders(cmd *cobra.Command) ([]contenders.Contender,
 			return nil, err
 		}
 	}
-	var steps latency.Profile
+	profiled := ""
 	if s.profile != "" {
-		read, err := latency.ReadProfileFile(s.profile)
+		steps, err := latency.ReadProfileFile(s.profile)
 		if err != nil {
 			return nil, fmt.Errorf("--profile: %w", err)
 		}
-		steps = *read
+		profiled = steps.Model
 	}
 	for i := range three {
 		c := &three[i]
 		var err error
-		if c.Virtual, err = (contenders.VirtualPlan{Model: name, Profile: s.profile, ProfileModel: steps.Model, KVMemory: s.kvMemory, Mesh: c.Plan, Mode: c.Mode}).New(); err != nil {
+		if c.Virtual, err = (contenders.VirtualPlan{Model: name, Profile: s.profile, ProfileModel: profiled, KVMemory: s.kvMemory, Mesh: c.Plan, Mode: c.Mode}).New(); err != nil {
 			return nil, err
 		}
 	}

@@ -20,7 +20,7 @@ func TestBenchModesVirtual(t *testing.T) {
 	onVirtualTime(t)
 	page := filepath.Join(t.TempDir(), "page.html")
 	args := []string{
-		"bench", "modes", "--virtual", "--model=tiny", "--duration=1s", "--warmup=200ms", "--rounds=2", "--seed=3", "--mix=1024/16", "--mix=256/64",
+		"bench", "modes", "--virtual", "--model=tiny", "--profile=../../../../docs/profiles/h200-bench-8b.json", "--duration=1s", "--warmup=200ms", "--rounds=2", "--seed=3", "--mix=1024/16", "--mix=256/64",
 		"--report", page, "--json",
 	}
 	got := run(t.Context(), "", nil, args...)
