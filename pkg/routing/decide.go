@@ -96,7 +96,7 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	}
 	rt.searches++
 	rt.lists.used = 0
-	s := &search{now: now, entry: e, request: r, record: &controlv1.Decision{}, number: rt.searches, version: v, poolUse: rt.poolUse(r.Model)}
+	s := &search{now: now, entry: e, request: r, record: &controlv1.Decision{}, number: rt.searches, version: v, poolUse: rt.poolUse(r)}
 	e.pool, e.refused = controlv1.Role_ROLE_DECODE, nil
 	decodes := rt.look(s, e.pool, nil)
 	aggregatedPrefills := rt.aggregatedPrefills(s, decodes.fitness)
@@ -222,11 +222,9 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	}
 	d := &dispatched{tenant: r.Tenant, model: r.Model, level: s.entry.levelKey(), most: r.MaxNew, decode: decode.worker, at: now}
 	if rt.outcomeCounts(s.entry) {
-		if d.counted = rt.demandFor(r.Model).came(now, true); d.counted {
-			d.use, d.eachToken = s.use, s.entry.tpot
-			if r.TTFT > 0 {
-				d.firstDue = r.Arrived.Add(r.TTFT)
-			}
+		d.outcome, d.eachToken = rt.demandFor(r.Model).came(now, true), r.TPOT
+		if r.TTFT > 0 {
+			d.firstDue = r.Arrived.Add(r.TTFT)
 		}
 	}
 	if r.Attempt == 0 {

@@ -146,7 +146,7 @@ func (rt *Router) explain(s *search, decode, prefill *candidate, prefills *candi
 			prefill.worker.ref.ID, prefill.firstMs, prefill.queueMs, o.firstMs, o.worker.ref.ID)
 		switch {
 		case s.allPromptsOnPrefill:
-			reason += "; of the requests that come, disaggregated serving has more in time than aggregated serving"
+			reason += "; all requests are disaggregated at present, by what is in time and what is expected to be"
 		case o.delaysOthersMs > 0:
 			reason += fmt.Sprintf(", which would delay others there by %.1f ms in all", o.delaysOthersMs)
 		case o.firstMs < prefill.firstMs:
@@ -168,7 +168,7 @@ func (rt *Router) explain(s *search, decode, prefill *candidate, prefills *candi
 	case prefills == nil && s.best.uncached < rt.threshold():
 		return fmt.Sprintf("%d uncached tokens on %s are fewer than %d: a transfer costs more than it saves", s.best.uncached, s.best.worker.ref.ID, rt.threshold()), false
 	case prefills == nil && s.use == allAggregated:
-		return "one worker does all: of the requests that come, aggregated serving has more in time than disaggregated serving", false
+		return "one worker does all: all requests are aggregated at present, by what is in time and what is expected to be", false
 	case prefill == nil && prefills.broken != "":
 		return fmt.Sprintf("one worker does all because KV cannot be sent from %s at the moment: %s", prefills.path, prefills.broken), true
 	case prefill == nil:

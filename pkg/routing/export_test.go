@@ -42,3 +42,12 @@ func (rt *Router) Charged(ref Ref) int { return rt.worker(ref).total.blocks }
 
 // ToldLasts is how long what another router says counts.
 const ToldLasts = toldLasts
+
+// Overloaded is whether requests were refused for want of time lately.
+func (rt *Router) Overloaded() bool { return rt.overloaded() }
+
+// Outcomes are how many requests of a model count for the present use of the pools, and how many of them as in time.
+func (rt *Router) Outcomes(model string) (came, inTime float64) {
+	d := rt.demandFor(model)
+	return d.outcomes[d.use].came, d.outcomes[d.use].inTime
+}

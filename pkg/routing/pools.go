@@ -91,6 +91,22 @@ type pool struct {
 func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
 	var p pool
 	served := rt.model(model)
+	type kind struct {
+		role    controlv1.Role
+		version Version
+	}
+	quickest := make(map[kind]latency.Model) // Samples is 0 where none has measured
+	quickestStep := func(role controlv1.Role, v Version) (latency.Model, bool) {
+		m, looked := quickest[kind{role, v}]
+		if !looked {
+			var known bool
+			if m, known = rt.quickestStep(role, v); !known {
+				m.Samples = 0
+			}
+			quickest[kind{role, v}] = m
+		}
+		return m, m.Samples > 0
+	}
 	for _, w := range rt.ofRole(role) {
 		m, known := w.measured()
 		if !known || !rt.takes(w, served) || role == controlv1.Role_ROLE_PREFILL && !w.takesAggregated {
@@ -99,12 +115,12 @@ func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
 		// What a worker has hardly done is taken to need as long as where it is done.
 		prompts, answers := m, m
 		if role == controlv1.Role_ROLE_PREFILL && !w.decodedLately(rt.now) {
-			if m, known := rt.quickestStep(controlv1.Role_ROLE_DECODE, w.version); known {
+			if m, known := quickestStep(controlv1.Role_ROLE_DECODE, w.version); known {
 				answers = m
 			}
 		}
 		if role == controlv1.Role_ROLE_DECODE && extrapolates(m, int(d.prompt)) {
-			prompts, _ = rt.quickestStep(controlv1.Role_ROLE_PREFILL, w.version)
+			prompts, _ = quickestStep(controlv1.Role_ROLE_PREFILL, w.version)
 		}
 		p.workers++
 		p.baseMs += answers.BaseMs
@@ -205,7 +221,7 @@ func (rt *Router) reviewPoolUse(model string, d *demand) {
 	}
 	prefill, decode := rt.pool(controlv1.Role_ROLE_PREFILL, model, d), rt.pool(controlv1.Role_ROLE_DECODE, model, d)
 	if !(prefill.promptMs > 0 && prefill.answerMs > 0 && decode.promptMs > 0 && decode.answerMs > 0) {
-		d.choice = choice{reviewed: rt.now, overload: rt.overloaded()}
+		d.poolUse, d.expects, d.reviewed, d.overload = poolUse{}, [uses]float64{}, rt.now, rt.overloaded()
 		return
 	}
 	aggregated, disaggregated, computed := d.poolRates(prefill, decode)
@@ -255,12 +271,12 @@ func (rt *Router) refused() {
 	rt.refusedForLoadAt = at
 }
 
-// poolUse is how the requests for a model are to use the workers now.
-func (rt *Router) poolUse(model string) poolUse {
-	d := rt.demandFor(model)
-	if d == nil {
+// poolUse is how requests like r are to use the workers now.
+func (rt *Router) poolUse(r *Request) poolUse {
+	d := rt.demandFor(r.Model)
+	if d == nil || !rt.anyUse(r) {
 		return poolUse{}
 	}
-	rt.reviewPoolUse(model, d)
+	rt.reviewPoolUse(r.Model, d)
 	return d.poolUse
 }

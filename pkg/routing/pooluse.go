@@ -22,15 +22,15 @@ const (
 )
 
 const (
-	// poolUseLasts is for how long after a refusal for want of time one of the other uses may be better than
-	// byCost.
+	// poolUseLasts is for how long after a refusal for want of time there is overload.
 	poolUseLasts = time.Minute
 	// reviewEvery is how often the uses are compared.
 	reviewEvery = time.Second
 	// switchLeast is how many times what the present use serves another one has to serve to replace it: what
 	// runs still uses the workers the other way.
 	switchLeast = 1.05
-	// aggregatedIsWorth is what allAggregated counts in overload: bursts are shared by both pools then.
+	// aggregatedIsWorth is what allAggregated counts in overload, where not all are expected to be in time:
+	// bursts are shared by both pools then.
 	aggregatedIsWorth = 1.05
 	// lessIsWorth is what byCost counts in overload, where it finds neither of the others, unless prefill workers
 	// could compute sparesMuch times the prompts: byCost shares bursts as well as allAggregated then. Both count
@@ -45,16 +45,32 @@ const (
 	outcomesWeight, expectedWeight, expectedMost = 512, 64, 512
 	// wellShare of the requests in time, of wellLeast or more, are enough for a use to be kept.
 	wellShare, wellLeast = 0.97, 32
-	// outcomesFade is in about which time those of a use fade that is not the present one.
+	// outcomesFade is in about which time outcomes fade, however few requests come.
 	outcomesFade = 5 * time.Minute
+	leastWeight  = 1e-100
+	// leastExpected is what is expected of a use at least: it may serve what step times exclude.
+	leastExpected = 0.01
 	// settleLeast and settleMost are how long after a change of use nothing is counted, since what ran before
 	// still has the workers.
 	settleLeast, settleMost = time.Second, 20 * time.Second
 )
 
-// outcomes are the requests of a use, as far as they have an objective: how many were expected to be in time, and
-// how many were.
-type outcomes struct{ came, expected, inTime float64 }
+// outcomes are the requests of a use, as far as they have an objective: how many came, how many of them were
+// expected to be in time, and how many were. The older they are, the less they count.
+type outcomes struct {
+	came, expected, inTime float64
+	// weight is that of a request that came when the outcomes were begun. Once it is too small they are begun again
+	// for those that come, as another generation.
+	weight     float64
+	generation int
+}
+
+// outcome is a request that is counted as in time.
+type outcome struct {
+	use        use
+	generation int
+	weight     float64 // of the outcomes when it came
+}
 
 // factor is what is expected of a use is multiplied by. Of a use of which nothing is known it is unknown.
 func (o *outcomes) factor(unknown float64) float64 {
@@ -69,6 +85,10 @@ func (o *outcomes) fade(share float64) {
 	o.came *= 1 - share
 	o.expected *= 1 - share
 	o.inTime *= 1 - share
+	if o.weight *= 1 - share; o.weight < leastWeight {
+		o.weight = 1
+		o.generation++
+	}
 }
 
 // poolUse is how all requests for a model use the pools at present.
@@ -90,23 +110,36 @@ type choice struct {
 	overload bool
 }
 
-// came takes in a request that was let in under the present use, or refused for want of time. It says whether
-// it is counted.
-func (c *choice) came(now time.Time, admitted bool) (counted bool) {
-	if c.reviewed.IsZero() || now.Before(c.counts) {
-		return false
+// came takes in a request that was let in under the present use, or refused for want of time; nil: it is not counted.
+func (c *choice) came(now time.Time, admitted bool) *outcome {
+	expected := c.expects[c.use]
+	if expected == 0 || now.Before(c.counts) {
+		return nil
 	}
 	o := &c.outcomes[c.use]
 	o.fade(1. / outcomesWeight)
 	o.came++
-	if o.expected += c.expects[c.use]; admitted {
+	o.expected += expected
+	if admitted {
 		o.inTime++ // unless it turns out to be late
 	}
-	return true
+	return &outcome{c.use, o.generation, o.weight}
 }
 
-// late takes in that a request was late that was let in under a use.
-func (c *choice) late(of use) { c.outcomes[of].inTime = max(c.outcomes[of].inTime-1, 0) }
+// late takes in that a request was late that counts as in time.
+func (c *choice) late(of *outcome) {
+	if o := &c.outcomes[of.use]; of.generation == o.generation {
+		o.inTime = max(o.inTime-o.weight/of.weight, 0)
+	}
+}
+
+// gone takes in that nobody knows whether a request would have been in time that counts as such.
+func (c *choice) gone(of *outcome) {
+	if o := &c.outcomes[of.use]; of.generation == o.generation {
+		weight := o.weight / of.weight
+		o.came, o.expected, o.inTime = max(o.came-weight, 0), max(o.expected-weight*c.expects[of.use], 0), max(o.inTime-weight, 0)
+	}
+}
 
 // situation is what the uses are worth beside what they serve.
 type situation struct {
@@ -124,6 +157,10 @@ func (c *choice) choose(now time.Time, expects [uses]float64, in situation, sett
 	if !c.reviewed.IsZero() {
 		faded = min(float64(now.Sub(c.reviewed))/float64(outcomesFade), 1)
 	}
+	for u := range uses {
+		c.outcomes[u].fade(faded)
+		expects[u] = max(expects[u], leastExpected)
+	}
 	c.reviewed, c.overload, c.expects = now, in.overload, expects
 	if now.Before(c.counts) {
 		return
@@ -135,7 +172,6 @@ func (c *choice) choose(now time.Time, expects [uses]float64, in situation, sett
 		factor := c.outcomes[u].factor(present)
 		if u != c.use {
 			factor = min(factor, present)
-			c.outcomes[u].fade(faded)
 		}
 		worth[u] = min(expects[u]*factor, 1)
 	}
@@ -143,7 +179,7 @@ func (c *choice) choose(now time.Time, expects [uses]float64, in situation, sett
 	case in.disturbed:
 		worth[byCost] *= lessIsWorth
 		worth[allAggregated] *= lessIsWorth
-	case in.overload && !in.spares:
+	case in.overload && !in.spares && expects[c.use] < wellShare:
 		worth[byCost] *= lessIsWorth
 		worth[allAggregated] *= aggregatedIsWorth
 	}
@@ -154,8 +190,8 @@ func (c *choice) choose(now time.Time, expects [uses]float64, in situation, sett
 		}
 	}
 	switch {
-	case best != c.use && worth[best] > worth[c.use]*switchLeast && !c.outcomes[c.use].well():
-	case !in.overload && worth[byCost] >= worth[c.use]*lessIsWorth:
+	case best != c.use && worth[best] > worth[c.use]*switchLeast && (in.disturbed || !c.outcomes[c.use].well()):
+	case !in.overload && !in.disturbed && worth[byCost] >= worth[c.use]*lessIsWorth:
 		best = byCost
 	default:
 		return
@@ -175,16 +211,33 @@ func share(come, serve float64) float64 {
 	return 1 / math.Sqrt(math.Sqrt(1+square*square))
 }
 
-// outcomeCounts reports whether a request tells how well its use of the pools serves: it has an objective of its
-// own, any use may serve it, and it comes for the first time.
+// outcomeCounts reports whether a request tells how well its use of the pools serves: any use may serve it, it has an
+// objective of its own, and it comes for the first time.
 func (rt *Router) outcomeCounts(e *entry) bool {
 	r := &e.request
-	return rt.demandFor(r.Model) != nil && r.Attempt == 0 && e.hedges == nil && !e.defaultObjective && (r.TTFT > 0 || e.tpot > 0) && rt.mode(r) == inferencev1.Mode_MODE_AUTO
+	return rt.anyUse(r) && rt.demandFor(r.Model) != nil && r.Attempt == 0 && e.hedges == nil && !e.defaultObjective && (r.TTFT > 0 || r.TPOT > 0)
+}
+
+// anyUse reports whether a request may be served by any use of the pools.
+func (rt *Router) anyUse(r *Request) bool {
+	return rt.policy.waitsAtRouter && rt.mode(r) == inferencev1.Mode_MODE_AUTO
 }
 
 // refusedFor takes in that a request was refused that another use of the pools, or less load, would have had in time.
 func (rt *Router) refusedFor(now time.Time, e *entry) {
 	if rt.outcomeCounts(e) {
 		rt.demandFor(e.request.Model).came(now, false)
+	}
+}
+
+// endedCounted takes in that a request has ended that counts as in time.
+func (rt *Router) endedCounted(now time.Time, d *dispatched, e *Ended) {
+	of := rt.demandFor(d.model)
+	switch {
+	case of == nil:
+	case d.late(now, e.Tokens):
+		of.late(d.outcome)
+	case !e.Served:
+		of.gone(d.outcome)
 	}
 }

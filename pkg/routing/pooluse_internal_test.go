@@ -1,6 +1,7 @@
 package routing
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -31,7 +32,8 @@ func TestChooseByWhatIsExpected(t *testing.T) {
 		if step.spares {
 			cost = step.aggregated
 		}
-		c.choose(now, [uses]float64{cost, step.aggregated, step.disaggregated}, situation{overload: step.overload, spares: step.spares}, 0)
+		const most = 0.9 // else all are expected to be in time
+		c.choose(now, [uses]float64{most * cost, most * step.aggregated, most * step.disaggregated}, situation{overload: step.overload, spares: step.spares}, 0)
 		if c.use != step.want {
 			t.Errorf("%d: %+v: use %d", i, step, c.use)
 		}
@@ -52,8 +54,9 @@ func TestChooseByWhatIsServed(t *testing.T) {
 			for range 20 {
 				// Half of those that are not served are refused, the others late.
 				served := random.Float64() < serves[c.use]
-				if counted := c.came(now, served || random.IntN(2) == 0); counted && !served && random.IntN(2) == 0 {
-					c.late(c.use)
+				admitted := served || random.IntN(2) == 0
+				if counted := c.came(now, admitted); counted != nil && admitted && !served {
+					c.late(counted)
 				}
 			}
 		}
@@ -74,12 +77,36 @@ func TestChooseByWhatIsServed(t *testing.T) {
 func TestOutcomesAfterAChange(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	var c choice
-	if c.came(now, true) {
+	if c.came(now, true) != nil {
 		t.Error("a request is counted before anything is expected")
 	}
 	c.choose(now, [uses]float64{0.9, 0.9, 0.1}, situation{overload: true}, 5*time.Second)
-	if c.use != allAggregated || c.came(now.Add(4*time.Second), false) || !c.came(now.Add(5*time.Second), false) {
+	if c.use != allAggregated || c.came(now.Add(4*time.Second), false) != nil || c.came(now.Add(5*time.Second), false) == nil {
 		t.Errorf("%+v", c)
+	}
+}
+
+// However long ago a request came that turns out to be late, what is left counted is right.
+func TestLateMuchLater(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	c := choice{expects: [uses]float64{1, 1, 1}}
+	var running []*outcome
+	for n := range 20_000 {
+		running = append(running, c.came(now, true))
+		if len(running) > 3000 {
+			if n%10 < 3 {
+				c.late(running[0])
+			}
+			running = running[1:]
+		}
+	}
+	for n, of := range running {
+		if n%10 < 3 {
+			c.late(of)
+		}
+	}
+	if o := c.outcomes[byCost]; math.Abs(o.inTime/o.came-0.7) > 0.01 {
+		t.Errorf("%.3f in time, and 0.7 were", o.inTime/o.came)
 	}
 }
 
@@ -121,10 +148,11 @@ func TestLate(t *testing.T) {
 		tokens         int
 		want           bool
 	}{
-		{"in time", dispatched{firstDue: after(100), eachToken: 10 * time.Millisecond}, 100, 190, 10, false},
-		{"late first token", dispatched{firstDue: after(100), eachToken: 10 * time.Millisecond}, 101, 190, 10, true},
-		{"late tokens", dispatched{firstDue: after(100), eachToken: 10 * time.Millisecond}, 100, 191, 10, true},
+		{"in time", dispatched{firstDue: after(100), eachToken: 10 * time.Millisecond}, 100, 290, 20, false},
+		{"late first token", dispatched{firstDue: after(100), eachToken: 10 * time.Millisecond}, 101, 290, 20, true},
+		{"late tokens", dispatched{firstDue: after(100), eachToken: 10 * time.Millisecond}, 100, 291, 20, true},
 		{"one token", dispatched{eachToken: 10 * time.Millisecond}, 100, 500, 1, false},
+		{"tokens that may take for ever", dispatched{eachToken: math.MaxInt64}, 100, 500, 100, false},
 		{"no objective", dispatched{}, 1000, 9000, 2, false},
 	} {
 		c.of.promptedAt = after(c.prompted)

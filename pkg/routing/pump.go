@@ -149,7 +149,9 @@ func (rt *Router) expire(now time.Time) {
 	for _, e := range over {
 		rt.waited(e)
 		e.refused = e.outwaited(now)
-		rt.refusedFor(now, e)
+		if e.noWorkerSince.IsZero() {
+			rt.refusedFor(now, e)
+		}
 		rt.giveUp(e, rt.expired(now, e))
 	}
 }
@@ -205,6 +207,9 @@ func (rt *Router) try(now time.Time, e *entry, groups *waits) (gone bool) {
 	default:
 		if fitness == tooSlow {
 			rt.waited(e)
+			if !e.alwaysLate {
+				rt.refusedFor(now, e)
+			}
 		}
 		rt.giveUp(e, refusal)
 		return true

@@ -47,6 +47,8 @@ type entry struct {
 	// asksToken: it was held against an objective of the time of a token when it came; tokenLate: it
 	// was let in, and misses that now.
 	asksToken, tokenLate bool
+	// observed: it is one of those of inTime. alwaysLate: as of the last search, it would be late without others, too.
+	observed, alwaysLate bool
 	// behind: it may not go before others, and is looked at only to see whether it will be in time.
 	behind bool
 	// barred: it may not go at all, since what goes now keeps another one waiting.

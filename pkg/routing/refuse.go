@@ -22,9 +22,8 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 		return Refusal{}, false
 	}
 	late := func(what, name string, always bool, predicted, limit, retry time.Duration) (Refusal, bool) {
-		if !always {
+		if e.alwaysLate = always; !always {
 			rt.refusedHere(now)
-			rt.refusedFor(now, e)
 		}
 		limits := "slo." + name
 		if e.defaultObjective {
@@ -38,7 +37,8 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 			fmt.Sprintf("predicted %s %s exceeds %s %s; %s", what, predicted.Round(time.Microsecond), limits, limit, advice), max(retry, time.Second)}, true
 	}
 	first, fresh := cmp.Or(prefill, decode), e.workMs == 0 // who was let in is not refused for a doubt
-	if fresh && first.measured {
+	if fresh && first.measured && !e.observed {
+		e.observed = true
 		rt.observeInTime(e, first.computed())
 	}
 	judged := func(bool) {}

@@ -27,20 +27,24 @@ type dispatched struct {
 	alone        bool // nothing was in the way of its prompt
 	// plainFirst and plainToken are the same by what the workers report, however slow they are.
 	plainFirst, plainToken time.Duration
-	// counted: it is one of the outcomes of a use of the pools. Its first token is due at firstDue, and each
-	// further one is to take eachToken; zero: any time.
-	counted   bool
-	use       use
+	// outcome is what it counts as of a use of the pools; nil: it is not counted. Its first token is due at firstDue,
+	// and each further one is to take eachToken; zero: any time.
+	outcome   *outcome
 	firstDue  time.Time
 	eachToken time.Duration
 }
 
-// late reports whether a request that was served was later than it asked for.
+// late reports whether a request that ends now was later than it asked for. Of few tokens, what the end of an answer
+// takes is too much to tell.
 func (d *dispatched) late(now time.Time, tokens int) bool {
-	if !d.firstDue.IsZero() && d.promptedAt.After(d.firstDue) {
+	first := d.promptedAt
+	if first.IsZero() {
+		first = now
+	}
+	if !d.firstDue.IsZero() && first.After(d.firstDue) {
 		return true
 	}
-	return d.eachToken > 0 && tokens > 1 && now.Sub(d.promptedAt) > d.eachToken*time.Duration(tokens-1)
+	return d.eachToken > 0 && tokens >= tokensTell && now.Sub(first)/time.Duration(tokens-1) > d.eachToken
 }
 
 func (d *dispatched) workers() []*worker {
@@ -221,12 +225,12 @@ func (rt *Router) ended(now time.Time, e Ended) {
 	if e.Lost && d.promptedAt.IsZero() {
 		rt.firstCame(now, d, true)
 	}
+	if d.outcome != nil {
+		rt.endedCounted(now, d, &e)
+	}
 	if e.Served {
 		rt.traffic[d.model].recordAnswer(e.Tokens, d.most)
 		if !d.promptedAt.IsZero() {
-			if of := rt.demandFor(d.model); d.counted && of != nil && d.late(now, e.Tokens) {
-				of.late(d.use)
-			}
 			if e.Decoding > 0 {
 				d.decode.decodedOne(now, e.Decoding)
 			}

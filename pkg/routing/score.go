@@ -130,7 +130,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 		}
 		if f := w.slowFirst.tried(s.now); f != 1 {
 			c.slowFirst = f
-			for _, ms := range [...]*float64{&c.queueMs, &c.prefillMs, &c.ownMs, &c.ceilingMs, &c.workMs, &c.savedMs} {
+			for _, ms := range [...]*float64{&c.queueMs, &c.stepLeftMs, &c.prefillMs, &c.ownMs, &c.ceilingMs, &c.workMs, &c.savedMs} {
 				*ms *= f
 			}
 		}

@@ -1,6 +1,7 @@
 package routing
 
 import (
+	"math"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -17,7 +18,7 @@ type inTime struct {
 	undisturbed float64 // where nobody decodes
 	beside      float64 // beside a sequence that decodes
 	requests    uint64
-	// prompts are the steps of a prefill worker where nobody decodes, and mixed those beside one sequence, as
+	// prompts are the steps of the quickest prefill worker where nobody decodes, and mixed those beside one sequence, as
 	// they were at a time.
 	prompts, mixed steps
 	blockTokens    int
@@ -85,27 +86,27 @@ func (rt *Router) inTime(model string) *inTime {
 	}
 	t.known, t.at = false, rt.now
 	served, prompt := rt.model(model), max(rt.promptTokens(model), 1)
-	var first *worker
-	budget := 0 // the most that a prompt gets of a step
+	var quickest *worker
+	leastMs, budget := math.Inf(1), 0 // budget is the most that a prompt gets of a step
 	for _, role := range [...]controlv1.Role{controlv1.Role_ROLE_PREFILL, controlv1.Role_ROLE_DECODE} {
 		for _, w := range rt.ofRole(role) {
 			if !w.known || !rt.takes(w, served) || role == controlv1.Role_ROLE_PREFILL && !w.takesAggregated {
 				continue
 			}
-			if first == nil && role == controlv1.Role_ROLE_PREFILL {
-				first = w
+			if ms := w.steps(w.step, prompt, 0, 0).ms(prompt, 0); role == controlv1.Role_ROLE_PREFILL && ms < leastMs {
+				quickest, leastMs = w, ms
 			}
 			budget = max(budget, w.budget)
 		}
 	}
-	if first == nil {
+	if quickest == nil {
 		return t
 	}
-	t.prompts = first.steps(first.step, prompt, 0, 0)
-	beside := *first
+	t.prompts = quickest.steps(quickest.step, prompt, 0, 0)
+	beside := *quickest
 	beside.budget = budget
-	t.mixed = beside.steps(first.step, prompt, 1, prompt)
-	t.blockTokens, t.known = first.blockTokens, true
+	t.mixed = beside.steps(quickest.step, prompt, 1, prompt)
+	t.blockTokens, t.known = quickest.blockTokens, true
 	return t
 }
 
