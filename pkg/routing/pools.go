@@ -232,7 +232,7 @@ func (rt *Router) reviewPoolUse(model string, d *demand) {
 	expects[allAggregated] = max(t.inTime.beside*share(comes, aggregated), t.inTime.undisturbed*share(comes, d.exclusiveRate(prefill, decode)))
 	expects[allDisaggregated] = t.inTime.undisturbed * share(comes, disaggregated)
 	expects[byCost] = max(expects[allAggregated], expects[allDisaggregated])
-	in := situation{rt.overloaded(), disaggregated > 0 && computed >= disaggregated*sparesMuch, rt.disturbed(model)}
+	in := situation{rt.overloaded(), disaggregated > 0 && computed >= disaggregated*sparesMuch, rt.disturbed(model), aggregated*aggregatedIsWorth >= disaggregated}
 	if in.disturbed || in.overload && in.spares {
 		expects[byCost] = expects[allAggregated]
 	}

@@ -149,6 +149,8 @@ type situation struct {
 	spares bool
 	// disturbed: some prompts are in time only where nobody decodes.
 	disturbed bool
+	// bursts: aggregated, the workers serve nearly as many as disaggregated, by step times.
+	bursts bool
 }
 
 // choose takes in what is expected of the uses. settles is how long a use takes to show what it serves.
@@ -181,7 +183,9 @@ func (c *choice) choose(now time.Time, expects [uses]float64, in situation, sett
 		worth[allAggregated] *= lessIsWorth
 	case in.overload && !in.spares && expects[c.use] < wellShare:
 		worth[byCost] *= lessIsWorth
-		worth[allAggregated] *= aggregatedIsWorth
+		if in.bursts {
+			worth[allAggregated] *= aggregatedIsWorth
+		}
 	}
 	best := c.use
 	for u := range uses {

@@ -19,7 +19,7 @@ func TestChooseByWhatIsExpected(t *testing.T) {
 	}{
 		{0.5, 0.9, false, false, byCost}, // nothing is refused: byCost is as good as either
 		{0.96, 1, true, false, allAggregated},
-		{0.92, 1, true, false, allAggregated},
+		{0.955, 1, true, false, allAggregated},
 		{0.9, 1, true, false, allDisaggregated},
 		{0.99, 1, true, false, allDisaggregated},
 		{1, 0.98, true, false, allAggregated},
@@ -33,7 +33,7 @@ func TestChooseByWhatIsExpected(t *testing.T) {
 			cost = step.aggregated
 		}
 		const most = 0.9 // else all are expected to be in time
-		c.choose(now, [uses]float64{most * cost, most * step.aggregated, most * step.disaggregated}, situation{overload: step.overload, spares: step.spares}, 0)
+		c.choose(now, [uses]float64{most * cost, most * step.aggregated, most * step.disaggregated}, situation{overload: step.overload, spares: step.spares, bursts: step.aggregated*aggregatedIsWorth >= step.disaggregated}, 0)
 		if c.use != step.want {
 			t.Errorf("%d: %+v: use %d", i, step, c.use)
 		}
