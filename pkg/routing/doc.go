@@ -9,7 +9,8 @@
 //	choosing           decide: filter (which workers may take the request), score (what it
 //	                   would cost on each), pick (which one it is); aggregated (both phases on
 //	                   one worker), look (some of very many workers), kv_holder, hedge
-//	policies           policies, policy_*, pools (how requests use them in overload)
+//	policies           policies, policy_*; pooluse (how all requests use the pools), pools (what
+//	                   they serve then), undisturbed (first tokens), lengths (of prompts let in)
 //	predictions        predict (corrections by what came true), steptime, doubted (not measured),
 //	                   slow_workers, prompt_slowdown, network, gaps, stores (fetching blocks)
 //	prefixes           prefix (hashes), snapshots (the index), expected (prompts on their way)
