@@ -34,7 +34,11 @@ func (p VirtualPlan) New() (Virtual, error) {
 	var text strings.Builder
 	fmt.Fprintf(&text, "model: %q\ntraffic: {rate: 1}\nrouter: {tenant-max-requests: %d}\n", p.Model, simulatedtarget.ManyRequests)
 	if p.Profile != "" {
-		fmt.Fprintf(&text, "profile: {file: %q, model: %q}\n", p.Profile, p.ProfileModel)
+		fmt.Fprintf(&text, "profile: {file: %q", p.Profile)
+		if p.ProfileModel != "" {
+			fmt.Fprintf(&text, ", model: %q", p.ProfileModel)
+		}
+		text.WriteString("}\n")
 	}
 	text.WriteString("pools:\n")
 	for _, role := range []string{"prefill", "decode"} {
