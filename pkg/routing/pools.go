@@ -236,8 +236,8 @@ func (rt *Router) reviewPoolUse(model string, d *demand) {
 	if in.disturbed || in.overload && in.spares {
 		expects[byCost] = expects[allAggregated]
 	}
-	settles := durationOf(cmp.Or(max(prefill.sequenceMs, decode.sequenceMs), 2*d.decodeSteps()*decode.baseMs))
-	d.choose(rt.now, expects, in, settles)
+	lasts := durationOf(cmp.Or(max(prefill.sequenceMs, decode.sequenceMs), 2*d.decodeSteps()*decode.baseMs))
+	d.choose(rt.now, expects, in, lasts)
 	d.allPromptsOnPrefill = d.use == allDisaggregated && computed >= min(disaggregated, comes)*allPromptsLeast
 }
 

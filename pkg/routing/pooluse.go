@@ -50,9 +50,9 @@ const (
 	leastWeight  = 1e-100
 	// leastExpected is what is expected of a use at least: it may serve what step times exclude.
 	leastExpected = 0.01
-	// settleLeast and settleMost are how long after a change of use nothing is counted, since what ran before
-	// still has the workers.
-	settleLeast, settleMost = time.Second, 20 * time.Second
+	// uncountedLeast and uncountedMost bound how long after a change of use nothing is counted, since what ran
+	// before still has the workers.
+	uncountedLeast, uncountedMost = time.Second, 20 * time.Second
 )
 
 // outcomes are the requests of a use, as far as they have an objective: how many came, how many of them were
@@ -153,8 +153,9 @@ type situation struct {
 	bursts bool
 }
 
-// choose takes in what is expected of the uses. settles is how long a use takes to show what it serves.
-func (c *choice) choose(now time.Time, expects [uses]float64, in situation, settles time.Duration) {
+// choose compares the uses by what is expected of them, and sets the one to go by. A request lasts about lasts: after a
+// change, outcomes are not counted for so long.
+func (c *choice) choose(now time.Time, expects [uses]float64, in situation, lasts time.Duration) {
 	var faded float64
 	if !c.reviewed.IsZero() {
 		faded = min(float64(now.Sub(c.reviewed))/float64(outcomesFade), 1)
@@ -201,7 +202,7 @@ func (c *choice) choose(now time.Time, expects [uses]float64, in situation, sett
 		return
 	}
 	if best != c.use {
-		c.use, c.counts = best, now.Add(min(max(settles, settleLeast), settleMost))
+		c.use, c.counts = best, now.Add(min(max(lasts, uncountedLeast), uncountedMost))
 	}
 }
 

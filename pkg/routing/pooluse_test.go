@@ -11,27 +11,32 @@ import (
 	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
-// TestOverloadUsesAllWorkersAlike: while requests are refused for want of time, and many are late, all use the pools in
-// one way, and for a while only.
-func TestOverloadUsesAllWorkersAlike(t *testing.T) {
-	p, d := aggregatedPrefill("p"), decode("d")
+// bothPools is a bench of a prefill worker p that takes aggregated requests, too, and a decode worker d, with steps as in
+// decision 0045. report has both say how many tokens of prompts wait there.
+func bothPools(t *testing.T, change func(*routing.Config)) (p, d *controlv1.WorkerRecord, b *bench, report func(waiting uint64)) {
+	p, d = aggregatedPrefill("p"), decode("d")
 	for _, r := range []*controlv1.WorkerRecord{p, d} {
 		r.KeepsTpot = true
 		r.Capacity.Blocks, r.Capacity.MaxBatchTokens, r.Capacity.MaxSequences, r.Capacity.MaxWaiting = 1000, 1024, 64, 64
 	}
-	b := newBench(t, func(c *routing.Config) { c.Router = "router-0" }, p, d)
-	// Steps as in decision 0045: prompts of 256 tokens and answers of 64.
-	report := func(prompts uint64) {
+	b = newBench(t, change, p, d)
+	return p, d, b, func(waiting uint64) {
 		for id, role := range map[string]controlv1.Role{"p": controlv1.Role_ROLE_PREFILL, "d": controlv1.Role_ROLE_DECODE} {
 			b.do(load(id, role, func(r *controlv1.LoadReport) {
 				r.BlocksFree, r.BlocksTotal, r.StepPromptTokens = 1000, 1000, 512
 				r.StepTime = &controlv1.StepTimeModel{BaseMs: 5, PerTokenMs: .05, PerContextTokenMs: .0001, Samples: 1000, MostTokens: 512}
-				if r.WaitingTokens = prompts; prompts > 0 {
+				if r.WaitingTokens = waiting; waiting > 0 {
 					r.WaitingSequences = 1
 				}
 			}))
 		}
 	}
+}
+
+// TestOverloadUsesAllWorkersAlike: while requests are refused for want of time, and many are late, all use the pools in
+// one way, and for a while only.
+func TestOverloadUsesAllWorkersAlike(t *testing.T) {
+	p, d, b, report := bothPools(t, func(c *routing.Config) { c.Router = "router-0" })
 	ask := func() (routing.Dispatch, routing.Refusal) {
 		r := b.request(auto, 256)
 		r.MaxNew, r.TTFT, r.TPOT = 64, 180*time.Millisecond, 25*time.Millisecond
@@ -136,25 +141,9 @@ func TestOutcomesOfRequests(t *testing.T) {
 		{"late in any case", func(r *routing.Request) { r.Tokens, r.TTFT = 3000, time.Millisecond }, 0, 0, routing.Ended{}, 0, none},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p, d := aggregatedPrefill("p"), decode("d")
-			for _, r := range []*controlv1.WorkerRecord{p, d} {
-				r.KeepsTpot = true
-				r.Capacity.Blocks, r.Capacity.MaxBatchTokens, r.Capacity.MaxSequences, r.Capacity.MaxWaiting = 1000, 1024, 64, 64
-			}
-			b := newBench(t, func(config *routing.Config) {
+			_, _, b, report := bothPools(t, func(config *routing.Config) {
 				config.Classes = routing.Classes{routing.ClassInteractive: {TTFT: ttft, TPOT: tpot}}
-			}, p, d)
-			report := func(waiting uint64) {
-				for id, role := range map[string]controlv1.Role{"p": controlv1.Role_ROLE_PREFILL, "d": controlv1.Role_ROLE_DECODE} {
-					b.do(load(id, role, func(r *controlv1.LoadReport) {
-						r.BlocksFree, r.BlocksTotal, r.StepPromptTokens = 1000, 1000, 512
-						r.StepTime = &controlv1.StepTimeModel{BaseMs: 5, PerTokenMs: .05, PerContextTokenMs: .0001, Samples: 1000, MostTokens: 512}
-						if r.WaitingTokens = waiting; waiting > 0 {
-							r.WaitingSequences = 1
-						}
-					}))
-				}
-			}
+			})
 			report(0)
 			before := b.request(auto, 256) // so that something is known of what comes
 			before.MaxNew, before.Mode = 100, dis
