@@ -1,8 +1,8 @@
 // Package coreloop drives a core, which is a state machine without goroutines, clocks, locks
 // or I/O: events in, actions out, and a tick when the core wants one.
 //
-// Any driver of a core may import it; cores must not. It starts no goroutines: the goroutine
-// that unlocks a Loop makes the pending calls, and the Loop's owner runs Run.
+// Any driver of a core may import it; cores must not. The goroutine that unlocks a Loop makes the
+// pending calls. Ticks come from Run, which the Loop's owner calls, or from a timer (Tick).
 package coreloop
 
 import (
@@ -28,6 +28,9 @@ type Loop[C Core[E, A], E, A any] struct {
 	Now func() time.Time
 	// Recorder, if set, is told of each event in order, under the lock.
 	Recorder Recorder
+	// Tick, if set, has to give the core a tick. It is called whenever the core wants one, from a goroutine
+	// of its own, until StopTicks. It is for owners without a goroutine that could call Run.
+	Tick func()
 
 	apply func(now time.Time, actions []A)
 	mu    sync.Mutex
@@ -38,7 +41,7 @@ type Loop[C Core[E, A], E, A any] struct {
 
 	wake  chan struct{} // wakes Run to ask Next again; capacity 1
 	until time.Time     // when timer fires; zero if it does not
-	timer *time.Timer   // of the goroutine that calls Due
+	timer *time.Timer   // of Tick, or of the goroutine that calls Run
 }
 
 // Recorder is told what a core takes in and what it does.
@@ -87,12 +90,52 @@ func Step[C Core[E, A], E, A, V any](l *Loop[C, E, A], handle func(C, time.Time,
 	}
 	l.apply(now, actions)
 	if next, ok := l.Core.Next(); ok && (l.until.IsZero() || next.Before(l.until)) {
+		if l.Tick != nil {
+			l.tickAt(now, next)
+			return actions
+		}
 		select {
 		case l.wake <- struct{}{}:
 		default:
 		}
 	}
 	return actions
+}
+
+// tickAt sets the timer of Tick. Requires the lock.
+func (l *Loop[C, E, A]) tickAt(now, at time.Time) {
+	l.until = at
+	if l.timer == nil {
+		l.timer = time.AfterFunc(at.Sub(now), l.fired)
+		return
+	}
+	l.timer.Reset(at.Sub(now))
+}
+
+// fired calls Tick, unless an event has postponed the tick.
+func (l *Loop[C, E, A]) fired() {
+	l.mu.Lock()
+	l.until = time.Time{}
+	next, ok := l.Core.Next()
+	now := l.Now()
+	due := ok && !now.Before(next)
+	if ok && !due {
+		l.tickAt(now, next)
+	}
+	l.mu.Unlock()
+	if due {
+		l.Tick()
+	}
+}
+
+// StopTicks ends the calls of Tick, but for one that has begun. Events that come later may begin them again.
+func (l *Loop[C, E, A]) StopTicks() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	l.until = time.Time{}
 }
 
 // Lock takes the lock.
@@ -142,30 +185,25 @@ func (l *Loop[C, E, A]) Run(done <-chan struct{}, tick func()) {
 		case <-done:
 			return
 		case <-l.wake:
-		case <-l.Due():
-			if l.TickDue() {
+		case <-l.due():
+			if l.tickDue() {
 				tick()
 			}
 		}
 	}
 }
 
-// Woken receives when the core wants a tick sooner than the last Due was told.
-func (l *Loop[C, E, A]) Woken() <-chan struct{} { return l.wake }
-
-// TickDue reports whether the core wants a tick now: an event may have postponed it.
-func (l *Loop[C, E, A]) TickDue() bool {
+// tickDue reports whether the core wants a tick now: an event may have postponed it.
+func (l *Loop[C, E, A]) tickDue() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	next, ok := l.Core.Next()
 	return ok && !l.Now().Before(next)
 }
 
-// Due returns a channel that receives when the core, in its present state, wants a tick; nil
-// if it wants none. It replaces Run for an owner whose goroutine also waits for other things.
-// Where other goroutines give the core events as well, that one waits for Woken too, and asks
-// again; TickDue says whether an event has postponed the tick meanwhile.
-func (l *Loop[C, E, A]) Due() <-chan time.Time {
+// due returns a channel that receives when the core, in its present state, wants a tick; nil
+// if it wants none.
+func (l *Loop[C, E, A]) due() <-chan time.Time {
 	l.mu.Lock()
 	next, ok := l.Core.Next()
 	if !ok {

@@ -89,13 +89,14 @@ func TestTicks(t *testing.T) {
 		{"again after that", map[time.Duration]time.Duration{0: 3 * s, s: 0, 2 * s: 3 * s}, []time.Duration{3 * s}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			for _, looksFirst := range []bool{true, false} { // whether Run asks Next before the first event
+			for _, ticks := range []func(*testing.T, *loop){
+				run,
+				func(t *testing.T, l *loop) { run(t, l); synctest.Wait() }, // Run asks Next before the first event
+				func(_ *testing.T, l *loop) { l.Tick = func() { l.Handle(tick{}) } },
+			} {
 				synctest.Test(t, func(t *testing.T) {
 					l := newLoop(nil)
-					run(t, l)
-					if looksFirst {
-						synctest.Wait()
-					}
+					ticks(t, l)
 					for at := time.Duration(0); at < 10*s; at += s {
 						if until, is := test.waits[at]; is {
 							l.Handle(wait{until})
@@ -113,20 +114,20 @@ func TestTicks(t *testing.T) {
 	}
 }
 
-// The timer is for whoever handles all events in one goroutine and waits for other things
-// too.
-func TestDue(t *testing.T) {
+// Ticks of a timer end when they are told to, and begin again with an event.
+func TestStopTicks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoop(nil)
-		if l.Due() != nil {
-			t.Fatal("a tick is due, but the core wants none")
-		}
-		for _, after := range []time.Duration{5 * time.Second, time.Second} {
-			l.Handle(wait{time.Since(l.Core.start) + after})
-			<-l.Due()
-			l.Handle(tick{})
-		}
-		if want := []time.Duration{5 * time.Second, 6 * time.Second}; !slices.Equal(l.Core.ticks, want) {
+		l.Tick = func() { l.Handle(tick{}) }
+		l.StopTicks() // none has begun
+		l.Handle(wait{5 * time.Second})
+		l.StopTicks()
+		time.Sleep(10 * time.Second)
+		l.Handle(wait{12 * time.Second})
+		time.Sleep(10 * time.Second)
+		l.Lock()
+		defer l.Unlock()
+		if want := []time.Duration{12 * time.Second}; !slices.Equal(l.Core.ticks, want) {
 			t.Errorf("ticks at %v instead of %v", l.Core.ticks, want)
 		}
 	})

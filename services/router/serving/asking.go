@@ -16,6 +16,10 @@ func (r *request) ask(a joining.Ask) {
 		r.requests.metrics.retries.Inc()
 	}
 	r.requests.deps.Dispatcher.Ask(wanted, r.findable(tokens), r.plan.Envelope.GetCacheSalt(), r.answers)
+	if r.asked {
+		r.requests.wait.Go(r.awaitAnswer)
+	}
+	r.asked = true
 }
 
 // askHedge asks the policy for the workers of a hedged attempt. The policy answers at once.

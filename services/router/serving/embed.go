@@ -177,7 +177,7 @@ func (s *Requests) embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequ
 		return nil, nil, err
 	}
 	var accepted *inferencev1.Accepted
-	if err := follow(ctx, r, 0, func(event *inferencev1.GenerateEvent) error {
+	if err := follow(ctx, r.events, r.detach, 0, func(event *inferencev1.GenerateEvent) error {
 		if a := event.GetAccepted(); a != nil {
 			accepted = a
 		}

@@ -145,18 +145,13 @@ func (l *Log) Roused() bool {
 // Follow has a reader of a request that nobody can resume see the log's end, before the request was
 // told of it. It returns what ends the request, nil if nothing does.
 func (l *Log) Follow(end error, send func(*inferencev1.GenerateEvent) error) error {
-	r := &request{events: l.log, aborts: make(chan error, 1), readers: 1, plan: &preprocess.Plan{}}
+	var why error
 	l.log.end(end)
 	func() {
 		defer func() { _ = recover() }()
-		_ = follow(context.Background(), r, 0, send, nil)
+		_ = follow(context.Background(), l.log, func(err error) { why = err }, 0, send, nil)
 	}()
-	select {
-	case err := <-r.aborts:
-		return err
-	default:
-		return nil
-	}
+	return why
 }
 
 // Leave is eventLog.leave.

@@ -28,8 +28,9 @@ import (
 	"github.com/tandem-serving/tandem/services/router/records"
 )
 
-// request drives the life of one request. Its goroutine runs until the client has its answer
-// and every worker stream is closed. The goroutines of the streams hand it what workers send.
+// request drives the life of one request, until the client has its answer and every worker stream is
+// closed. It has no goroutine of its own: those of the streams hand it what workers send, one waits for
+// each answer of the policy, and timers do the rest.
 type request struct {
 	requests       *Requests
 	plan           *preprocess.Plan // nil once strip was called
@@ -50,18 +51,20 @@ type request struct {
 	hash           records.SecretHash
 	sharing        Sharing
 	queued         func(id string, waits bool) // Caller.Queued
-	waitsForPrompt bool                        // it counts in Requests.promptWaits; of run
+	waitsForPrompt bool                        // it counts in Requests.promptWaits; of begin
 	events         *eventLog
 
-	ctx     context.Context // ends at the deadline, and with the goroutine
+	ctx     context.Context // ends at the deadline, and when the request is over
 	cancel  context.CancelFunc
+	intime  func() bool // ends the wait for the deadline
 	loop    *coreloop.Loop[*joining.Join, joining.Event, joining.Action]
 	over    func()             // tells the loop's recorder that the request is over
 	answers chan joining.Event // the policy's decision; at most one is on its way
-	aborts  chan error         // from clients and Stop; the first one counts
+	aborted atomic.Bool        // by a client or Stop; the first one counts
 	done    chan struct{}      // closed when loop.Core is done
 
 	// Guarded by loop.
+	asked    bool                  // the policy was asked; begin waits for its first answer
 	version  routing.Version       // of the workers, the same in every attempt; zero: none was chosen yet
 	sent     func(routing.Version) // Caller.sent until it is called
 	answer   joining.Dispatched    // the policy's last, until the core takes it up
@@ -124,7 +127,6 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id string, c *Call
 		ctx:       ctx,
 		cancel:    cancel,
 		answers:   make(chan joining.Event, 1),
-		aborts:    make(chan error, 1),
 		done:      make(chan struct{}),
 		streams:   make(map[joining.Stream]context.CancelFunc),
 		attempts:  make(map[int]*attempt),
@@ -150,86 +152,93 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id string, c *Call
 		Silence:     s.config.Silence,
 	})
 	r.loop, r.over = coreloop.New(join, r.apply), ended
+	r.loop.Tick = func() { r.handle(joining.Tick{}) }
 	r.awaited.Store(r.sharing.Prompt != nil && r.sharing.First)
 	if recorder != nil {
 		r.loop.Now, r.loop.Recorder = s.deps.Log.Now, recorder
 	}
 	r.events = newEventLog(s.memory, r.resumable > 0, r.abort)
+	s.wait.Add(1) // until conclude returns
+	r.intime = context.AfterFunc(ctx, func() { r.handle(joining.Abort{Err: clienterr.DeadlineExceeded()}) })
 	return r
 }
 
-// run is the request's goroutine.
-func (r *request) run() {
-	defer r.cancel()
-	defer r.over()
-	defer r.strip()
-	defer r.endPromptWait()
-	defer r.spans.allReleased()
+// begin asks for workers as soon as the request may, and waits for the answer.
+func (r *request) begin() {
 	r.spans.planned(r.id, r.plan)
 	if r.waitsForPrompt && r.queued != nil {
 		r.queued(r.id, true)
 	}
-	start, deadline := r.mayStart(), r.ctx.Done()
-	for {
-		due := r.loop.Due()
-		select {
-		case <-r.done:
-			return
-		case <-start:
-			start = nil
-			r.takePrompt()
-			r.handle(joining.Start{})
-			r.tellQueued()
-		case event := <-r.answers:
-			r.handle(event)
-		case err := <-r.aborts:
-			r.handle(joining.Abort{Err: err})
-		case <-deadline:
-			deadline = nil
-			r.handle(joining.Abort{Err: clienterr.DeadlineExceeded()})
-		case <-r.loop.Woken():
-		case <-due:
-			if r.loop.TickDue() {
-				r.handle(joining.Tick{})
-			}
-		}
+	select {
+	case <-r.done:
+		r.endPromptWait()
+		return
+	case <-r.mayStart():
 	}
+	r.takePrompt()
+	r.handle(joining.Start{})
+	if r.queued != nil && !r.refusedAtOnce() {
+		r.queued(r.id, false)
+	}
+	r.awaitAnswer()
 }
 
-// tellQueued says that the request is queued, unless the policy refused it at once.
-func (r *request) tellQueued() {
-	if r.queued == nil {
-		return
-	}
+// refusedAtOnce takes in the policy's answer, if there is one already, and reports whether that was all.
+func (r *request) refusedAtOnce() bool {
 	select {
 	case event := <-r.answers:
 		r.handle(event)
 	default:
 	}
 	r.mu.Lock()
-	refused := r.ended
-	r.mu.Unlock()
-	if !refused {
-		r.queued(r.id, false)
+	defer r.mu.Unlock()
+	return r.ended
+}
+
+// awaitAnswer takes in the policy's answer, or returns when none is waited for any more.
+func (r *request) awaitAnswer() {
+	select {
+	case <-r.done:
+	case event := <-r.answers:
+		r.handle(event)
 	}
 }
 
-// strip drops what only a running request needs, if it is kept to be resumed.
+// conclude follows the end of all, on a goroutine of its own. It returns when the readers are gone.
+func (r *request) conclude() {
+	r.loop.StopTicks()
+	r.intime()
+	r.loop.Lock()
+	r.spans.allReleased()
+	r.strip()
+	r.loop.Unlock()
+	r.over()
+	r.cancel()
+	s := r.requests
+	select {
+	case <-r.read:
+	case <-s.readersCut:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running--; s.running == 0 && s.stopping {
+		close(s.idle)
+	}
+}
+
+// strip drops what only a running request needs, if it is kept to be resumed. The loop's lock is held.
 func (r *request) strip() {
 	if r.resumable == 0 {
 		return
 	}
-	r.loop.Lock()
-	defer r.loop.Unlock()
 	r.plan, r.running, r.token, r.answer = nil, nil, nil, joining.Dispatched{}
 	clear(r.attempts)
 }
 
 // abort ends the request from any goroutine. It does not wait.
 func (r *request) abort(err error) {
-	select {
-	case r.aborts <- err:
-	default: // one is on its way
+	if !r.aborted.Swap(true) {
+		go r.handle(joining.Abort{Err: err})
 	}
 }
 
@@ -258,6 +267,10 @@ func (r *request) handle(event joining.Event) {
 		case <-r.done:
 		default:
 			close(r.done)
+			go func() {
+				defer r.requests.wait.Done()
+				r.conclude()
+			}()
 		}
 	}
 }

@@ -144,7 +144,7 @@ func (s *Requests) Generate(ctx context.Context, c *Caller, q *inferencev1.Gener
 	if err != nil {
 		return err
 	}
-	return follow(ctx, r, 0, send, c.Now)
+	return follow(ctx, r.events, r.detach, 0, send, c.Now)
 }
 
 // begin plans, admits and starts a request. It is not part of Generate, where its frame would
@@ -235,23 +235,23 @@ func (s *Requests) Resume(ctx context.Context, q *inferencev1.ResumeRequest, fou
 		return rpc.InvalidArgument("offset", fmt.Sprintf("%d is past the %d tokens so far", q.GetOffset(), n))
 	}
 	found()
-	return follow(ctx, r, q.GetOffset(), send, nil)
+	return follow(ctx, r.events, r.detach, q.GetOffset(), send, nil)
 }
 
 var errSendPanicked = errors.New("the router failed to send the answer: see its log")
 
 // follow sends a request's events, without the tokens before from, to a reader that has been
 // attached, and detaches it, also if send panics.
-func follow(ctx context.Context, r *request, from uint64, send func(*inferencev1.GenerateEvent) error, now func(*inferencev1.GenerateEvent) bool) (err error) {
+func follow(ctx context.Context, events *eventLog, detach func(error), from uint64, send func(*inferencev1.GenerateEvent) error, now func(*inferencev1.GenerateEvent) bool) (err error) {
 	reader := newReader(now)
 	defer context.AfterFunc(ctx, reader.rouse)()
 	err = errSendPanicked // unless it returns
 	defer func() {
-		r.events.leave(reader)
-		r.detach(err)
+		events.leave(reader)
+		detach(err)
 	}()
 	for {
-		event, ended, err := r.events.read(reader)
+		event, ended, err := events.read(reader)
 		switch {
 		case event != nil:
 			if event.GetTokens() != nil && event.GetOffset() < from || event.GetPromptLogprobs() != nil && from > 0 {
@@ -341,18 +341,7 @@ func (s *Requests) start(p *preprocess.Plan, by admitted, id string, c *Caller, 
 	r.attach()
 	s.byID[r.name()] = r
 	s.running++
-	s.wait.Go(func() {
-		r.run()
-		select {
-		case <-r.read:
-		case <-s.readersCut:
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.running--; s.running == 0 && s.stopping {
-			close(s.idle)
-		}
-	})
+	s.wait.Go(r.begin)
 	return r, nil
 }
 
