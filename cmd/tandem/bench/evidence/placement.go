@@ -62,13 +62,19 @@ func (o Options) mapEffort() string {
 	return fmt.Sprintf("%v, after %v that do not count, and longer where that is fewer than %d requests, and found within %g%%", measured, warmup, requests, 100*o.mapTolerance())
 }
 
-// mapRounds is how many rounds of arrivals each point has.
-func (o Options) mapRounds() int {
-	if o.Small {
-		return 1
+// mapRounds is how many rounds of arrivals a group of points has at least, and at most: it has more until the
+// standard error of auto over the better placement is settledWithin at all of its points.
+func (o Options) mapRounds() (least, most int) {
+	switch {
+	case o.Small:
+		return 1, 1
+	case o.Long:
+		return 3, 9
 	}
-	return 2
+	return 2, 2
 }
+
+const settledWithin = 0.01
 
 // mapTolerance is how exactly the capacity of a point is found. Rounds differ by more than a quick run's.
 func (o Options) mapTolerance() float64 {
@@ -263,31 +269,62 @@ func (m placements) Run(ctx context.Context, o Options) (*Result, error) {
 	return mapResult(all, o, m.objective, prompts, outputs, bandwidths), nil
 }
 
-// measureGroups measures all points of groups in each round.
+// measureGroups measures the points of each group in as many rounds as they need.
 func measureGroups(ctx context.Context, o Options, groups [][]point, profile *latency.Profile, capacity searchFor) ([]mapped, error) {
-	rounds := o.mapRounds()
-	found := make([][]capacities, len(groups)*rounds)
-	if err := each(ctx, len(found), func(i int) (err error) {
-		found[i], err = measurePoints(ctx, o, groups[i/rounds], profile, i%rounds, capacity)
-		return err
-	}); err != nil {
-		return nil, err
+	least, most := o.mapRounds()
+	found := make([][][]capacities, len(groups)) // of each round the points
+	type run struct{ group, round int }
+	for {
+		var runs []run
+		for g, rounds := range found {
+			if n := len(rounds); n < least || n < most && !settled(rounds) {
+				found[g] = append(rounds, make([][]capacities, min(least, most-n))...)
+				for i := n; i < len(found[g]); i++ {
+					runs = append(runs, run{g, i})
+				}
+			}
+		}
+		if len(runs) == 0 {
+			break
+		}
+		if err := each(ctx, len(runs), func(i int) (err error) {
+			r := runs[i]
+			found[r.group][r.round], err = measurePoints(ctx, o, groups[r.group], profile, r.round, capacity)
+			return err
+		}); err != nil {
+			return nil, err
+		}
 	}
 	var all []mapped
 	for g, group := range groups {
 		for i, p := range group {
 			m := mapped{point: p}
 			m.prefill, _ = p.split(mapWorkers, profile)
-			for _, round := range found[g*rounds : (g+1)*rounds] {
+			rounds := float64(len(found[g]))
+			for _, round := range found[g] {
 				m.rounds = append(m.rounds, round[i])
-				m.aggregated += round[i].aggregated / float64(rounds)
-				m.disaggregated += round[i].disaggregated / float64(rounds)
-				m.auto += round[i].auto / float64(rounds)
+				m.aggregated += round[i].aggregated / rounds
+				m.disaggregated += round[i].disaggregated / rounds
+				m.auto += round[i].auto / rounds
 			}
 			all = append(all, m)
 		}
 	}
 	return all, nil
+}
+
+// settled reports whether enough rounds of a group were measured.
+func settled(rounds [][]capacities) bool {
+	for i := range rounds[0] {
+		var values []float64
+		for _, round := range rounds {
+			values = append(values, round[i].ofBetter())
+		}
+		if math.Sqrt(stats.Variance(values)/float64(len(values))) > settledWithin {
+			return false
+		}
+	}
+	return true
 }
 
 // spread is by how much a figure of a point differs between its rounds, over all points: the root mean

@@ -51,7 +51,7 @@ func mapResult(all []mapped, options Options, o objective, prompts, outputs []in
 			fmt.Sprintf("`auto` is worst at %v: %s of the better placement (%s and %s requests a second).", worst.point, fixed(3, worst.ofBetter()), rate(worst.auto), rate(worst.better())),
 			fmt.Sprintf("`auto` is most above `aggregated` at %v: %s and %s requests a second.", best.point, rate(best.auto), rate(best.aggregated)),
 			effort,
-			roundsNote(all, options.mapRounds()),
+			options.roundsNote(all),
 			"`disaggregated` has one split at each point, by a rule, not the best of several: where `auto` serves more than the better of the two, another split might, too.",
 			"Routers learn the bandwidth from the transfers.",
 		},
@@ -87,8 +87,9 @@ const (
 )
 
 // roundsNote says how much rounds differ.
-func roundsNote(all []mapped, rounds int) string {
-	if rounds < 2 {
+func (o Options) roundsNote(all []mapped) string {
+	least, most := o.mapRounds()
+	if most < 2 {
 		return "Each figure is of one round of arrivals."
 	}
 	var differ []string
@@ -106,7 +107,11 @@ func roundsNote(all []mapped, rounds int) string {
 			differ = append(differ, fmt.Sprintf("%s %.1f%% and %.1f%%", f.name, 100*deviation, 100*greatest))
 		}
 	}
-	return fmt.Sprintf("Each figure is the mean of %d rounds of arrivals. The standard deviation from round to round, and the greatest difference at one point: %s.", rounds, strings.Join(differ, ", "))
+	rounds := fmt.Sprintf("%d rounds of arrivals", least)
+	if most > least {
+		rounds = fmt.Sprintf("%d rounds of arrivals, or up to %d until the standard error of `auto` over the better is below %g%%", least, most, 100*settledWithin)
+	}
+	return fmt.Sprintf("Each figure is the mean of %s. The standard deviation from round to round, and the greatest difference at one point: %s.", rounds, strings.Join(differ, ", "))
 }
 
 // mapRatio is a headline of a point. Its noise is what rounds differ by over all points, since those of one
