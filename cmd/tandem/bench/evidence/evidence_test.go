@@ -176,6 +176,41 @@ func TestMapRounds(t *testing.T) {
 	}
 }
 
+// With --long, points have rounds until the mean of auto over the better is known well enough, or too many.
+func TestMapRoundsUntilSettled(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		auto   []float64 // of round after round, again and again
+		rounds int
+		note   string
+	}{
+		{"equal rounds", []float64{10}, 3, "mean of 3 rounds of arrivals, or up to 9 until the standard error of `auto` over the better is below 1%"},
+		{"settled by more rounds", []float64{10, 10.3, 10, 10, 10, 10}, 6, "`auto` over the better 1.2% and 3.0%."},
+		{"never settled", []float64{10, 12, 14}, 9, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var last atomic.Int64
+			r, err := evidence.Mapped(t.Context(), evidence.Options{Profiles: profiles, Long: true}, func(mode string, bandwidth float64, round int) float64 {
+				for seen := last.Load(); int64(round) > seen && !last.CompareAndSwap(seen, int64(round)); seen = last.Load() {
+				}
+				if mode == "auto" {
+					return c.auto[round%len(c.auto)]
+				}
+				return 10
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rounds := int(last.Load()) + 1; rounds != c.rounds {
+				t.Errorf("%d rounds, want %d", rounds, c.rounds)
+			}
+			if !slices.ContainsFunc(r.Notes, func(n string) bool { return strings.Contains(n, c.note) }) {
+				t.Errorf("the notes lack %q: %q", c.note, r.Notes)
+			}
+		})
+	}
+}
+
 // section is one with these ratios and two tables.
 type section []evidence.Ratio
 
