@@ -324,6 +324,7 @@ func readStrictly(r io.Reader, into any, strict bool) error {
 		}
 	}
 	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
 	switch {
 	case limited.N <= 0:
 		return fmt.Errorf("the file is larger than %d bytes", maxProfileBytes)
@@ -333,6 +334,10 @@ func readStrictly(r io.Reader, into any, strict bool) error {
 		return errors.New("the file is truncated")
 	case errors.As(err, &syntax):
 		return fmt.Errorf("at byte %d: %w", syntax.Offset, err)
+	case errors.As(err, &kind) && kind.Field == "":
+		return fmt.Errorf("unexpected %s in place of an object", kind.Value)
+	case errors.As(err, &kind):
+		return fmt.Errorf("%s: unexpected %s", kind.Field, kind.Value)
 	}
 	return err
 }

@@ -183,6 +183,8 @@ func TestReadProfileRefuses(t *testing.T) {
 	for _, c := range []struct{ name, file, says string }{
 		{"empty", "", "empty"},
 		{"cut", `{"version":1,`, "truncated"},
+		{"an array", `[]`, "unexpected array in place of an object"},
+		{"text for a number", `{"version":"1"}`, "version: unexpected string"},
 		{"no JSON", "hello", "byte 1"},
 		{"two values", `{"version":1,"prefill":[{"base_ms":1,"per_token_ms":1}],` + decode + `} {}`, "data after the end"},
 		{"unknown key", `{"version":1,"prefil":[]}`, `"prefil"`},
