@@ -31,9 +31,12 @@ func TestDecisionAfterAnAbort(t *testing.T) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		record, sent, err := serving.DecideAfterAbort(tok, &controlv1.Decision{Mode: inferencev1.Mode_MODE_AGGREGATED})
+		record, sent, late, err := serving.DecideAfterAbort(tok, &controlv1.Decision{Mode: inferencev1.Mode_MODE_AGGREGATED})
 		if err != nil || len(record.GetDecisions()) != 0 || record.GetStatus() != "DEADLINE_EXCEEDED" || sent != 0 {
 			t.Errorf("%v are counted, %v, %v", sent, record, err)
+		}
+		if late != 0 {
+			t.Errorf("the log has %d events after the request's end", late)
 		}
 	})
 }

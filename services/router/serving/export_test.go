@@ -23,29 +23,39 @@ import (
 	"github.com/tandem-serving/tandem/services/router/routingdriver"
 )
 
-// DecideAfterAbort gives a request a decision that crossed its abort, and returns what is recorded and
-// what is counted of it.
-func DecideAfterAbort(t *tokenizer.Tokenizer, decision *controlv1.Decision) (recorded *controlv1.ExplainResponse, sent float64, err error) {
+// eventCounter is a recorder that counts events.
+type eventCounter int
+
+func (c *eventCounter) Event(_ time.Time, event any) any { *c++; return event }
+func (c *eventCounter) Actions(any)                      {}
+
+// DecideAfterAbort gives a request a decision that crossed its abort, and other events after its end. It returns
+// what is recorded and what is counted of it, and how many events its log has after the end.
+func DecideAfterAbort(t *tokenizer.Tokenizer, decision *controlv1.Decision) (recorded *controlv1.ExplainResponse, sent float64, late int, err error) {
 	registry := prometheus.NewRegistry()
 	spending, err := latencybudget.NewSpending(latencybudget.DefaultConfig(), nil)
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, 0, err
 	}
 	dispatcher, err := routingdriver.New(routing.Config{}, routingdriver.Deps{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, 0, err
 	}
 	s, err := New(Config{}, Deps{Dispatcher: dispatcher, Records: records.New(), Spending: spending, Registerer: registry, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, 0, err
 	}
 	p := &preprocess.Plan{Model: &preprocess.Model{Tokenizer: t}, Tokens: []int32{1}, MaxTokens: 1, Deadline: time.Now().Add(time.Minute)}
 	r := newRequest(s, p, admitted{}, "r", &Caller{}, nil, 1)
+	var events eventCounter
+	r.loop.Recorder = &events
 	r.handle(joining.Start{})
 	r.handle(joining.Abort{Err: clienterr.DeadlineExceeded()})
-	r.handle(joining.Dispatched{Dispatch: routing.Dispatch{Decision: decision}})
-	r.cancel()
-	r.over()
+	before := events
+	for _, event := range []joining.Event{joining.Dispatched{Dispatch: routing.Dispatch{Decision: decision}}, joining.Abort{}, joining.Tick{}, joining.Start{}} {
+		r.handle(event)
+	}
+	late = int(events - before)
 	families, err := registry.Gather()
 	for _, f := range families {
 		if f.GetName() == "tandem_router_dispatches_total" {
@@ -54,7 +64,7 @@ func DecideAfterAbort(t *tokenizer.Tokenizer, decision *controlv1.Decision) (rec
 			}
 		}
 	}
-	return s.deps.Records.GetExact("", "r"), sent, err
+	return s.deps.Records.GetExact("", "r"), sent, late, err
 }
 
 // NewText is the text of a request, for tests with tokenizers of other models.

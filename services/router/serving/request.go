@@ -56,7 +56,6 @@ type request struct {
 
 	ctx     context.Context // ends at the deadline, and when the request is over
 	cancel  context.CancelFunc
-	intime  func() bool // ends the wait for the deadline
 	loop    *coreloop.Loop[*joining.Join, joining.Event, joining.Action]
 	over    func()             // tells the loop's recorder that the request is over
 	answers chan joining.Event // the policy's decision; at most one is on its way
@@ -159,13 +158,11 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id string, c *Call
 	}
 	r.events = newEventLog(s.memory, r.resumable > 0, r.abort)
 	s.wait.Add(1) // until conclude returns
-	r.intime = context.AfterFunc(ctx, func() { r.handle(joining.Abort{Err: clienterr.DeadlineExceeded()}) })
 	return r
 }
 
 // begin asks for workers as soon as the request may, and waits for the answer.
 func (r *request) begin() {
-	r.spans.planned(r.id, r.plan)
 	if r.waitsForPrompt && r.queued != nil {
 		r.queued(r.id, true)
 	}
@@ -177,22 +174,29 @@ func (r *request) begin() {
 	}
 	r.takePrompt()
 	r.handle(joining.Start{})
-	if r.queued != nil && !r.refusedAtOnce() {
-		r.queued(r.id, false)
+	if r.queued != nil {
+		answered, refused := r.answeredAtOnce()
+		if !refused {
+			r.queued(r.id, false)
+		}
+		if answered {
+			return
+		}
 	}
 	r.awaitAnswer()
 }
 
-// refusedAtOnce takes in the policy's answer, if there is one already, and reports whether that was all.
-func (r *request) refusedAtOnce() bool {
+// answeredAtOnce takes in the policy's answer, if there is one already. refused: that was all.
+func (r *request) answeredAtOnce() (answered, refused bool) {
 	select {
 	case event := <-r.answers:
 		r.handle(event)
+		answered = true
 	default:
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.ended
+	return answered, r.ended
 }
 
 // awaitAnswer takes in the policy's answer, or returns when none is waited for any more.
@@ -207,12 +211,11 @@ func (r *request) awaitAnswer() {
 // conclude follows the end of all, on a goroutine of its own. It returns when the readers are gone.
 func (r *request) conclude() {
 	r.loop.StopTicks()
-	r.intime()
 	r.loop.Lock()
 	r.spans.allReleased()
 	r.strip()
-	r.loop.Unlock()
 	r.over()
+	r.loop.Unlock()
 	r.cancel()
 	s := r.requests
 	select {
@@ -242,10 +245,15 @@ func (r *request) abort(err error) {
 	}
 }
 
-// handle gives the core an event.
+// handle gives the core an event, unless the request is over.
 func (r *request) handle(event joining.Event) {
 	r.loop.Lock()
 	defer r.loop.Unlock()
+	select {
+	case <-r.done: // it crossed the end
+		return
+	default:
+	}
 	switch e := event.(type) {
 	case joining.Closed:
 		r.streams[e.Stream]()
@@ -263,15 +271,11 @@ func (r *request) handle(event joining.Event) {
 	r.loop.Step(event)
 	r.passPrompt()
 	if r.loop.Core.Done() {
-		select {
-		case <-r.done:
-		default:
-			close(r.done)
-			go func() {
-				defer r.requests.wait.Done()
-				r.conclude()
-			}()
-		}
+		close(r.done)
+		go func() {
+			defer r.requests.wait.Done()
+			r.conclude()
+		}()
 	}
 }
 

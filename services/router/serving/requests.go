@@ -2,9 +2,10 @@
 // streams into one, turns tokens back into text, and keeps answers that clients have not read
 // yet or may resume. The state machine of a request is pkg/joining.
 //
-// The router imports it, and package openai for Caller. Each request owns a goroutine, which owns
-// one for each worker stream; that one hands the worker's messages to the request and sends tokens
-// to the client. Stop ends all of them and waits.
+// The router imports it, and package openai for Caller. Each request owns a goroutine for each
+// worker stream, which hands the worker's messages to the request and sends tokens to the client,
+// and one while it waits for an answer of the policy. Stop ends them and waits. Those of timers and
+// of aborts are not waited for, and find nothing to do then.
 //
 // Lock order: request.loop, Requests.mu, request.mu, then the locks of package routingdriver;
 // eventLog.mu comes after request.mu. logMemory.mu, eventLog.mu and the locks of package records
@@ -127,9 +128,9 @@ type Caller struct {
 	// Nil: send gets every event.
 	Now func(*inferencev1.GenerateEvent) bool
 	// Queued is called when the request has asked for workers for the first time and was not refused at
-	// once: it has its id, counts against the limits of its tenant, and waits or has workers. Its goroutine
-	// calls it, which must not block. waits: it has not asked yet, since it waits for another one that
-	// computes its prompt; Queued is called again when it has. Nil: it is not called.
+	// once: it has its id, counts against the limits of its tenant, and waits or has workers. It must not
+	// block, and may be called after Generate has returned. waits: the request has not asked yet, since it
+	// waits for another one that computes its prompt; Queued is called again when it has. Nil: it is not called.
 	Queued func(id string, waits bool)
 	// Sharing describes a prompt that several requests have.
 	Sharing Sharing
@@ -341,6 +342,8 @@ func (s *Requests) start(p *preprocess.Plan, by admitted, id string, c *Caller, 
 	r.attach()
 	s.byID[r.name()] = r
 	s.running++
+	spans.planned(id, p)
+	context.AfterFunc(r.ctx, func() { r.handle(joining.Abort{Err: clienterr.DeadlineExceeded()}) })
 	s.wait.Go(r.begin)
 	return r, nil
 }
