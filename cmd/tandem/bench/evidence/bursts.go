@@ -38,7 +38,7 @@ func burstScenario(o Options, workers, requests int) string {
 		text += fmt.Sprintf("  prefill: {role: prefill, count: %d, %s}\n", prefill, worker)
 	}
 	text += fmt.Sprintf("  decode: {role: decode, count: %d, %s}\n", workers-prefill, worker)
-	return text + fmt.Sprintf("traffic: {rate: 1, arrival: gamma, burstiness: 0.3, prompt-tokens: \"lognormal:1155,613\", output-tokens: \"lognormal:211,273\", warmup: 10s, duration: 10s, min-requests: %d, slo: %q, send-slo: true}\n", requests, burstSLO)
+	return text + fmt.Sprintf("traffic: {rate: 1, arrival: gamma, burstiness: 0.3, prompt-tokens: \"lognormal:1155,613\", output-tokens: \"lognormal:211,273\", warmup: 40s, duration: 10s, min-requests: %d, slo: %q, send-slo: true}\n", requests, burstSLO)
 }
 
 // Run measures.
@@ -77,7 +77,7 @@ func (policies) Run(ctx context.Context, o Options) (*Result, error) {
 	}}
 	table := Table{
 		Title: "Requests in time, %, by workers", Header: []string{"policy"},
-		Note: fmt.Sprintf("Each figure is of one run, with one seed, of at least %d requests and 10 s. Prompts share no prefix, so `prefix-affinity` does as `least-loaded`. `disaggregated` needs a worker of each kind: one alone serves nothing.", requests),
+		Note: fmt.Sprintf("Each figure is of one run, with one seed, of at least %d requests and 10 s, after 40 s that do not count. Prompts share no prefix, so `prefix-affinity` does as `least-loaded`. `disaggregated` needs a worker of each kind: one alone serves nothing.", requests),
 	}
 	for _, n := range sizes {
 		table.Header = append(table.Header, fmt.Sprint(n))

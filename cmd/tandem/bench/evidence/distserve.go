@@ -95,7 +95,7 @@ func (distServe) Run(ctx context.Context, o Options) (*Result, error) {
 		}
 	}
 	r.Intro = []string{
-		"DistServe's simulator searches for the highest rate a GPU at which 90% of the requests meet bounds on TTFT and TPOT, by halving a range. Here the same search runs on its coefficients of A100s (`docs/profiles/a100-opt-*.json`) and its KV memory, but on Tandem's routers, schedulers and transfers. Each figure is that of the best layout of all GPUs of the row.",
+		"DistServe's simulator searches for the highest rate a GPU at which 90% of the requests meet bounds on TTFT and TPOT, by halving a range. Here the same search runs on its coefficients of A100s (`docs/profiles/a100-opt-*.json`) and its KV memory, but on Tandem's routers, schedulers and transfers. Each figure is that of the best layout of all GPUs of the row. A rate is tried with 200 requests, after a minute that does not count: queues have grown by then, and routers have learned.",
 		"Lengths: the chatbot has those of Azure's conversations that fit into OPT's 2,048 tokens (means 754 and 232; the paper's ShareGPT: 755.5 and 200.3). HumanEval and LongBench are drawn around the paper's means (171.3 and 98.2; 1,738.3 and 90.7; their spread is assumed). OPT-175B is left out: without pipelines it needs eight A100s at least, and the coefficients for eight that an earlier version of DistServe's profile had are no step times (a token of a prompt takes 0.007 ms, where on four GPUs it takes 0.4, and a sequence more makes a step of decoding shorter). OPT-66B is split on eight A100s as well: of four, each half has two, and prefill with two is too slow for the TTFT.",
 	}
 	r.Notes = []string{

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // opt is a model of DistServe's evaluation.
@@ -118,6 +119,15 @@ type application struct {
 // String is such as "chatbot, OPT-13B, 4 A100s".
 func (a application) String() string { return fmt.Sprintf("%s, %d A100s", a.name, a.gpus) }
 
+// distServeWarmup is how long nothing counts: queues grow for some times a TTFT of 15 s, and routers learn from
+// requests, of which few come.
+func (o Options) distServeWarmup() time.Duration {
+	if o.Small {
+		return 10 * time.Second
+	}
+	return time.Minute
+}
+
 // scenario is the text of one, as 'tandem simulate' reads it.
 func (a application) scenario(o Options, on deployment, sloScale float64) string {
 	var out strings.Builder
@@ -127,7 +137,7 @@ func (a application) scenario(o Options, on deployment, sloScale float64) string
 		router += ", " + refuseNothing
 	}
 	fmt.Fprintf(&out, "block-tokens: 16\nnetwork: %s\nrouter: {%s}\npools:\n%s", on.fabric.text, router, on.layout.pools(o))
-	fmt.Fprintf(&out, "traffic:\n  rate: 1\n  mode: %s\n  duration: 1ms\n  min-requests: %d\n  warmup: 10s\n  slo: %q\n  send-slo: %t\n%s",
-		on.placement, on.requests, fmt.Sprintf("ttft:p90<%s,tpot:p90<%s", seconds(a.ttft*sloScale), seconds(a.tpot*sloScale)), !a.keeps, a.lengths)
+	fmt.Fprintf(&out, "traffic:\n  rate: 1\n  mode: %s\n  duration: 1ms\n  min-requests: %d\n  warmup: %v\n  slo: %q\n  send-slo: %t\n%s",
+		on.placement, on.requests, o.distServeWarmup(), fmt.Sprintf("ttft:p90<%s,tpot:p90<%s", seconds(a.ttft*sloScale), seconds(a.tpot*sloScale)), !a.keeps, a.lengths)
 	return out.String()
 }
