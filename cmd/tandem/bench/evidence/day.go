@@ -198,7 +198,7 @@ func (day) Run(ctx context.Context, o Options) (*Result, error) {
 		Ratios: []Ratio{{Name: "worker-hours of the desired size over the best fixed size's, at least its goodput", Value: round3(ratio), Noise: 0.06}},
 		Notes: []string{
 			"The mean of the load is 0.6 of its peak. So pools that follow the load, with as little to spare as the best fixed size has at the peak, cannot use less than 0.6 of its worker-hours.",
-			"[Decision 0046](decisions/0046-desired-size.md) has the file's two hours uncompressed, where answers and bursts are shorter beside the day, and says why processor use and queues are no measure.",
+			"[Decision 0046](decisions/0046-desired-size.md) has the file's two hours uncompressed, where answers and bursts are shorter beside the day, and says why processor use and queues are no measure: what a queue of so many tokens serves depends on lengths and SLO.",
 		},
 	}
 	r.Pictures = []Picture{{"day", "Workers over the day, by what sets their number", dayChart(runs[:scaled], best).svg()}}

@@ -125,7 +125,7 @@ func (o Options) distServeWarmup() time.Duration {
 	if o.Small {
 		return 10 * time.Second
 	}
-	return time.Minute
+	return 40 * time.Second
 }
 
 // scenario is the text of one, as 'tandem simulate' reads it.

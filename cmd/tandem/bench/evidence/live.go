@@ -48,7 +48,7 @@ func (o Options) liveSpans() (warmup, measured time.Duration) {
 	if o.Small {
 		return time.Second, 3 * time.Second
 	}
-	return 15 * time.Second, 20 * time.Second
+	return 12 * time.Second, 15 * time.Second
 }
 
 // contenders are the mesh and its simulation.
@@ -136,7 +136,7 @@ func (o Options) liveResult(steps []liveStep) *Result {
 	warmup, measured := o.liveSpans()
 	table := Table{
 		Title:  "On real time: live, simulated, and how much more that is",
-		Header: []string{"workers", "requests/s", "in time, %", "TTFT p50, ms", "TTFT p90", "TPOT p50, ms", "TPOT p90"},
+		Header: []string{"workers", "requests/s", "in time, %", "TTFT p50, ms", "TTFT p90, ms", "TPOT p50, ms", "TPOT p90, ms"},
 		Note: fmt.Sprintf("Measured on %s, %d cores, %s: one round of %v at each rate, after %v that do not count, each on a new mesh. Latencies are of completed requests; the others were refused.",
 			host.CPU, host.Cores, time.Now().UTC().Format(time.DateOnly), measured, warmup),
 	}

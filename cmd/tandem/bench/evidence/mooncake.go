@@ -114,7 +114,7 @@ func (mooncake) Run(ctx context.Context, o Options) (*Result, error) {
 	r.Notes = []string{
 		"The ideal was checked on 2026-11-27 by counting in the trace: 36.6% of the blocks, 37.4% of the tokens. Of its first requests it is less, since fewer came before each.",
 		"The fit has shorter prompts than the trace, and fewer that begin alike: where a table from the trace is there, it is the one to go by.",
-		"TTFT is that of requests that were served.",
+		"TTFT is that of requests that were served. Under overload, and where fit and trace are compared, prefill workers have 400 GiB each and there are no stores.",
 		"Stores and the workers' side of them are the live code: what a worker puts before it evicts, what it fetches where that is quicker than computing, and the time of both on the network.",
 	}
 	if o.Traces == "" || o.Small {

@@ -64,7 +64,7 @@ func (d *Document) inShort() string {
 	if len(points) == 0 || least == 0 {
 		return ""
 	}
-	return fmt.Sprintf("\nIn short: separate workers pay where tokens must come soon and the network is fast, as the maps show. Mode `auto`, in which the router chooses for each request, serves %s. With DistServe's applications, whose SLOs bound the mean time of a token, separate workers serve %s to %s times as many requests as the same GPUs that do both phases.\n",
+	return fmt.Sprintf("\nIn short: separate workers pay where the network is fast, answers are short and tokens must come soon, as the maps show. On the maps mode `auto`, in which the router chooses for each request, serves %s. [Clusters drawn at random](#clusters-drawn-at-random), [bursts](#policies-on-bursts-and-several-routers) and [Splitwise's machines](#splitwises-machines-at-equal-cost) show where it falls short. With DistServe's applications, whose SLOs bound the mean time of a token, separate workers serve %s to %s times as many requests as the same GPUs that do both phases, where they serve any.\n",
 		strings.Join(points, ", "), report.Digits(least), report.Digits(most))
 }
 
@@ -80,7 +80,7 @@ func (r *Result) ratio(name string) Ratio {
 
 // writeRatios is the table of all ratios.
 func (d *Document) writeRatios(out *strings.Builder) {
-	out.WriteString("\n## Headline ratios\n\nCI measures a smaller version of a ratio (fewer requests; fewer workers for `scale`, `policies` and `splitwise`, and fewer clusters for `random`), and fails if it moves by more than its noise, ±, which covers other seeds. Some have no smaller version.\n\n")
+	out.WriteString("\n## Headline ratios\n\nCI measures a smaller version of a ratio (fewer requests; fewer workers for `scale`, `policies` and `splitwise`, and fewer clusters for `random`), after a shorter warm-up, and fails if it moves by more than its noise, ±, which covers other seeds. It may say something else: it is there to show that something moved. Some have no smaller version.\n\n")
 	out.WriteString("| section | ratio | measured | published | small, with its noise |\n|---|---|---|---|---|\n")
 	for _, r := range d.Results {
 		for _, ratio := range r.Ratios {

@@ -65,13 +65,10 @@ func (o Options) mapEffort() string {
 // mapRounds is how many rounds of arrivals a group of points has at least, and at most: it has more until the
 // standard error of auto over the better placement is settledWithin at all of its points.
 func (o Options) mapRounds() (least, most int) {
-	switch {
-	case o.Small:
-		return 1, 1
-	case o.Long:
+	if o.Long {
 		return 3, 9
 	}
-	return 2, 2
+	return 1, 1
 }
 
 const settledWithin = 0.01
@@ -245,8 +242,11 @@ func measurePoints(ctx context.Context, o Options, points []point, profile *late
 func (m placements) Run(ctx context.Context, o Options) (*Result, error) {
 	prompts, outputs := []int{256, 768, 1536}, []int{16, 64, 128}
 	bandwidths := []float64{50e9, 3.125e9}
-	if o.Small {
+	switch {
+	case o.Small:
 		prompts, outputs, bandwidths = prompts[:2], outputs[:1], bandwidths[:1]
+	case !o.Long:
+		prompts = []int{prompts[0], prompts[2]}
 	}
 	profile, err := latency.ReadProfileFile(o.profile(mapProfile))
 	if err != nil {

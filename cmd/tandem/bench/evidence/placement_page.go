@@ -12,7 +12,7 @@ func mapResult(all []mapped, options Options, o objective, prompts, outputs []in
 	table := Table{
 		Title:  "Capacity, requests a second",
 		Header: []string{"network", "prompt/answer, tokens", "prefill + decode workers", "`aggregated`", "`disaggregated`", "`auto`", "better placement", "better by", "`auto` over the better"},
-		Note:   "None: less than a fiftieth of where the search begins, which is near the other networks' figure.",
+		Note:   "None: less than a fiftieth of where the search begins, which is near the other networks' figure. It counts as 0 in the mean where another round has more.",
 	}
 	worst, best := all[0], all[0]
 	pays := 0

@@ -173,7 +173,7 @@ func randomResult(drawn []*randomCluster) (*Result, error) {
 		Tables: []Table{table},
 		Notes: []string{
 			"The better placement is the better of `aggregated`, in which all workers do both phases, and `disaggregated`, in which prefill workers compute all prompts. `auto` may serve more than either.",
-			"This is the goodput at one rate, and not a capacity as in the maps. Where the rate is low, all placements serve everything. [Decision 0071](decisions/0071-what-a-use-serves.md) was made with 129 other clusters, drawn in the same way.",
+			"This is the goodput at one rate, and not a capacity as in the maps. Where the rate is low, all placements serve everything. [Decision 0071](decisions/0071-what-a-use-serves.md) was made with 129 other clusters, drawn in nearly the same way.",
 		},
 		Ratios: []Ratio{newRatio("auto over the better placement, mean of clusters drawn at random", ratios, "")},
 	}, nil

@@ -51,7 +51,7 @@ func scaleResult(all []scaled, timed []*router.Result, perBlock float64) *Result
 		Intro:  []string{fmt.Sprintf("H200s with a model of 8 billion parameters, three of eight for prefill, %d routers; %d requests a second for each worker, with prompts of about 1,000 tokens that begin with one of %d prefixes of %d.", scaleRouters, scaleRate, scalePrefixes, scalePrefix)},
 		Tables: []Table{meshes, cores},
 		Notes: []string{
-			fmt.Sprintf("Beside %d workers, each router decides %s times a second. One core could %s times: decisions take %.1f%% of it.", largest.workers, report.Digits(decisions), report.Digits(timed[i].DecisionsPerS), 100*own),
+			fmt.Sprintf("Beside %d workers, each router decides %s times a second. One core could decide %s times: decisions take %.1f%% of it.", largest.workers, report.Digits(decisions), report.Digits(timed[i].DecisionsPerS), 100*own),
 			fmt.Sprintf("What all workers and routers tell takes another %.1f%% of a core of each router. That part does not shrink with more routers: at about %s workers it is a whole core.", 100*told, report.Digits(float64(largest.workers)/max(told, 1e-9))),
 			fmt.Sprintf("The index takes %.0f bytes a block on average, where each is at two workers.", perBlock),
 			"Tokens that a router relays are not in it: [benchmarks.md](benchmarks.md#the-router) has those. [scale.md](scale.md) says what comes after.",
