@@ -12,10 +12,10 @@ import (
 	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
-// eventLog holds the events of a request's answer. One goroutine appends; any number read,
-// each at its own pace and from its own start. The log drops events that were read, unless
-// the request can be resumed, and packs those that readers are far behind. logMemory
-// counts what it takes.
+// eventLog holds the events of a request's answer. One goroutine at a time appends; any number
+// read, each at its own pace and from its own start. The log drops events that were read, unless
+// the request can be resumed, and packs those that readers are far behind. logMemory counts what
+// it takes.
 type eventLog struct {
 	memory *logMemory
 	// overflow is called once, without a lock, if the log was cut off because it took too

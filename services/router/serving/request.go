@@ -245,6 +245,13 @@ func (r *request) abort(err error) {
 	}
 }
 
+// expired is called when the request's context has ended.
+func (r *request) expired() {
+	if r.ctx.Err() == context.DeadlineExceeded { // and not since the request is over
+		r.handle(joining.Abort{Err: clienterr.DeadlineExceeded()})
+	}
+}
+
 // handle gives the core an event, unless the request is over.
 func (r *request) handle(event joining.Event) {
 	r.loop.Lock()

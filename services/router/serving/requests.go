@@ -343,7 +343,7 @@ func (s *Requests) start(p *preprocess.Plan, by admitted, id string, c *Caller, 
 	s.byID[r.name()] = r
 	s.running++
 	spans.planned(id, p)
-	context.AfterFunc(r.ctx, func() { r.handle(joining.Abort{Err: clienterr.DeadlineExceeded()}) })
+	context.AfterFunc(r.ctx, r.expired)
 	s.wait.Go(r.begin)
 	return r, nil
 }
