@@ -128,6 +128,9 @@ func NewReader(r io.Reader, name string, format Format) (Reader, error) {
 		if err != nil && !errors.Is(err, io.EOF) {
 			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
+		if len(head) == 0 {
+			return nil, &SyntaxError{name, 1, 1, "the file is empty"}
+		}
 		if format = detect(head, name); format == "" {
 			return nil, &SyntaxError{name, 1, 1, `cannot tell the format: expected a CSV header "TIMESTAMP,ContextTokens,GeneratedTokens" (azure), lines of {"timestamp": …, "input_length": …} (mooncake), or an array of {"conversations": […]} (sharegpt)`}
 		}

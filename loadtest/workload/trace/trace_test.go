@@ -87,7 +87,7 @@ func TestMalformed(t *testing.T) {
 		text   string
 		want   string
 	}{
-		{"auto, empty", trace.Auto, "", "t:1:1: cannot tell the format: expected a CSV header"},
+		{"auto, empty", trace.Auto, "", "t:1:1: the file is empty"},
 		{"auto, something else", trace.Auto, "hello\n", "t:1:1: cannot tell the format"},
 		{"azure, empty", trace.Azure, "", "t:1:1: the file is empty: expected the header"},
 		{"azure, header", trace.Azure, "TIMESTAMP,ContextTokens\n", "t:1:1: the header has no column GeneratedTokens"},
