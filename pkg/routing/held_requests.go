@@ -86,7 +86,11 @@ func (rt *Router) lookAhead(s *search) {
 func (s *search) waitMs(decode *candidate, firsts, decodes int) float64 {
 	ms := s.aheadMs / float64(firsts)
 	if before := decode.before + s.ahead/decodes; decode.measured && s.entry.workMs == 0 {
-		ms = max(ms, decode.waitForPlaceMs(before, decode.sequenceMs)-decode.placeCeilingMs)
+		counted := decode.placeCeilingMs
+		if decode.promptHere { // its first token waits for the place, too, and firstMs has the wait at the worker
+			counted = min(counted, decode.queueMs)
+		}
+		ms = max(ms, decode.waitForPlaceMs(before, decode.sequenceMs)-counted)
 	}
 	return max(ms, 0)
 }

@@ -41,6 +41,7 @@ type cost struct {
 	before                   int     // sequences that have, or get, a place in the batch before it
 	sequenceMs               float64 // how long sequences have theirs
 	placeMs                  float64 // how long it waits for a place in the batch
+	promptHere               bool    // its prompt is computed there, in that place
 	// ceilingMs and placeCeilingMs are how long it may wait there: the worker has enough to do until
 	// the router hears what it has done.
 	ceilingMs, placeCeilingMs float64
@@ -223,9 +224,12 @@ func (rt *Router) addDecodeCost(s *search, c *candidate, model latency.Model, pr
 		c.before -= w.endWithin(rt.disaggregatedPromptMs, life)
 		c.placeMs = c.waitForPlaceMs(c.before, life)
 		c.tokenTimes = c.onTime.delayed(max(c.placeMs, c.transferMs), r.MaxNew)
-	} else if c.placeMs = c.waitForPlaceMs(load.decoding, life); c.placeMs > c.queueMs {
-		c.firstMs += c.placeMs - c.queueMs
-		c.queueMs, c.crowded = c.placeMs, true
+	} else {
+		c.promptHere = true
+		if c.placeMs = c.waitForPlaceMs(load.decoding, life); c.placeMs > c.queueMs {
+			c.firstMs += c.placeMs - c.queueMs
+			c.queueMs, c.crowded = c.placeMs, true
+		}
 	}
 	counted := rt.countedTokens(r)
 	c.decodeMs = counted * (model.PerTokenMs + model.PerContextTokenMs*float64(r.Tokens)) * c.slowToken
