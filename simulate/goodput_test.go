@@ -46,9 +46,11 @@ var soon = mix{
 	latency.Model{BaseMs: 19, PerTokenMs: 0.13, PerContextTokenMs: 0.0006}, 100 * time.Second,
 }
 
-// goodput is how many requests a second got all that they want, at so many times the mix's rate, once routers have
-// had 20 seconds to learn what the workers serve.
-func (m mix) goodput(t *testing.T, mode inferencev1.Mode, times float64) float64 {
+// learns is how long routers have to learn what the workers serve, before requests count.
+const learns = 20 * time.Second
+
+// records is what came of the requests at so many times the mix's rate.
+func (m mix) records(t *testing.T, mode inferencev1.Mode, times float64) []*record.Record {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("long, and of one goroutine")
@@ -58,14 +60,22 @@ func (m mix) goodput(t *testing.T, mode inferencev1.Mode, times float64) float64
 	for _, w := range c.Workers {
 		w.Profile, w.MaxSequences = m.step.Profile(), 64
 	}
-	const learns = 20 * time.Second
-	good, lasts := 0, cmp.Or(m.lasts, 40*time.Second)
-	for _, r := range run(t, c, m.rate*times, lasts, "--prompt-tokens="+m.prompt, "--output-tokens="+m.output, "--context-tokens=4096", "--seed=5").Records {
-		if r.Due >= learns && r.Outcome == record.Completed && r.First()-r.Due <= m.ttft && r.Last()-r.First() <= m.tpot*time.Duration(r.OutputTokens-1) {
+	all := run(t, c, m.rate*times, m.duration(), "--prompt-tokens="+m.prompt, "--output-tokens="+m.output, "--context-tokens=4096", "--seed=5").Records
+	return slices.DeleteFunc(all, func(r *record.Record) bool { return r.Due < learns })
+}
+
+func (m mix) duration() time.Duration { return cmp.Or(m.lasts, 40*time.Second) }
+
+// goodput is how many requests a second got all that they want.
+func (m mix) goodput(t *testing.T, mode inferencev1.Mode, times float64) float64 {
+	t.Helper()
+	good := 0
+	for _, r := range m.records(t, mode, times) {
+		if r.Outcome == record.Completed && r.First()-r.Due <= m.ttft && r.Last()-r.First() <= m.tpot*time.Duration(r.OutputTokens-1) {
 			good++
 		}
 	}
-	return float64(good) / (lasts - learns).Seconds()
+	return float64(good) / (m.duration() - learns).Seconds()
 }
 
 const (
@@ -109,6 +119,27 @@ func TestOverloadIsRefused(t *testing.T) {
 						t.Errorf("%v, %.0f times: %.1f a second, %.1f before", mode, times, got, most)
 					}
 				}
+			}
+		})
+	}
+}
+
+// Who is refused in overload hears of it at once: few are let in, wait, and are refused when it is too late.
+func TestRefusalsComeAtOnce(t *testing.T) {
+	for _, m := range mixes {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			refused, waited := 0, 0
+			for _, r := range m.records(t, auto, 2) {
+				if r.Outcome == record.Rejected {
+					refused++
+					if r.End-r.Due > 5*time.Millisecond {
+						waited++
+					}
+				}
+			}
+			if refused == 0 || float64(waited) > 0.05*float64(refused) {
+				t.Errorf("of %d refusals %d came late", refused, waited)
 			}
 		})
 	}
