@@ -177,7 +177,7 @@ func TestMapRounds(t *testing.T) {
 }
 
 // With --long, points have rounds until the mean of auto over the better is known well enough, or too many.
-func TestMapRoundsUntilSettled(t *testing.T) {
+func TestMapRoundsUntilEnough(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		auto   []float64 // of round after round, again and again
@@ -185,8 +185,8 @@ func TestMapRoundsUntilSettled(t *testing.T) {
 		note   string
 	}{
 		{"equal rounds", []float64{10}, 3, "mean of 3 rounds of arrivals, or up to 9 until the standard error of `auto` over the better is below 1%"},
-		{"settled by more rounds", []float64{10, 10.3, 10, 10, 10, 10}, 6, "`auto` over the better 1.2% and 3.0%."},
-		{"never settled", []float64{10, 12, 14}, 9, ""},
+		{"more rounds are enough", []float64{10, 10.3, 10, 10, 10, 10}, 6, "`auto` over the better 1.2% and 3.0%."},
+		{"nine are not enough", []float64{10, 12, 14}, 9, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var last atomic.Int64

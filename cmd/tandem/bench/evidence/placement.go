@@ -63,7 +63,7 @@ func (o Options) mapEffort() string {
 }
 
 // mapRounds is how many rounds of arrivals a group of points has at least, and at most: it has more until the
-// standard error of auto over the better placement is settledWithin at all of its points.
+// standard error of auto over the better placement is knownWithin at all of its points.
 func (o Options) mapRounds() (least, most int) {
 	if o.Long {
 		return 3, 9
@@ -71,7 +71,8 @@ func (o Options) mapRounds() (least, most int) {
 	return 1, 1
 }
 
-const settledWithin = 0.01
+// knownWithin is that standard error.
+const knownWithin = 0.01
 
 // mapTolerance is how exactly the capacity of a point is found. Rounds differ by more than a quick run's.
 func (o Options) mapTolerance() float64 {
@@ -277,7 +278,7 @@ func measureGroups(ctx context.Context, o Options, groups [][]point, profile *la
 	for {
 		var runs []run
 		for g, rounds := range found {
-			if n := len(rounds); n < least || n < most && !settled(rounds) {
+			if n := len(rounds); n < least || n < most && !enoughRounds(rounds) {
 				found[g] = append(rounds, make([][]capacities, min(least, most-n))...)
 				for i := n; i < len(found[g]); i++ {
 					runs = append(runs, run{g, i})
@@ -313,14 +314,14 @@ func measureGroups(ctx context.Context, o Options, groups [][]point, profile *la
 	return all, nil
 }
 
-// settled reports whether enough rounds of a group were measured.
-func settled(rounds [][]capacities) bool {
+// enoughRounds reports whether enough rounds of a group were measured.
+func enoughRounds(rounds [][]capacities) bool {
 	for i := range rounds[0] {
 		var values []float64
 		for _, round := range rounds {
 			values = append(values, round[i].ofBetter())
 		}
-		if math.Sqrt(stats.Variance(values)/float64(len(values))) > settledWithin {
+		if math.Sqrt(stats.Variance(values)/float64(len(values))) > knownWithin {
 			return false
 		}
 	}

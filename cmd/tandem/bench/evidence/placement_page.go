@@ -109,7 +109,7 @@ func (o Options) roundsNote(all []mapped) string {
 	}
 	rounds := fmt.Sprintf("%d rounds of arrivals", least)
 	if most > least {
-		rounds = fmt.Sprintf("%d rounds of arrivals, or up to %d until the standard error of `auto` over the better is below %g%%", least, most, 100*settledWithin)
+		rounds = fmt.Sprintf("%d rounds of arrivals, or up to %d until the standard error of `auto` over the better is below %g%%", least, most, 100*knownWithin)
 	}
 	return fmt.Sprintf("Each figure is the mean of %s. The standard deviation from round to round, and the greatest difference at one point: %s.", rounds, strings.Join(differ, ", "))
 }
