@@ -38,7 +38,7 @@ var mixes = []mix{
 }
 
 // tight is steps that have little time beside their fixed one: workers apart serve twice as many.
-var tight = mix{"128/16, tight", "128", "16", 400 * time.Millisecond, 25 * time.Millisecond, 110, latency.Model{BaseMs: 19, PerTokenMs: 0.1, PerContextTokenMs: 0.0006}, 0}
+var tight = mix{"128/16, tight", "128", "16", 400 * time.Millisecond, 25 * time.Millisecond, 110, latency.Model{BaseMs: 19, PerTokenMs: 0.1, PerContextTokenMs: 0.0006}, 80 * time.Second}
 
 // soon is prompts of which the longest are in time only where nobody decodes.
 var soon = mix{

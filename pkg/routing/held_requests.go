@@ -45,8 +45,9 @@ func (rt *Router) holds(s *search, decode, prefill *candidate, aheadMs float64, 
 	if e.behind && (prefill != nil || s.runnerUp == nil) {
 		return true
 	}
-	// Requests of other routers that go before it take what is free.
-	over, own := first.queueMs+s.elsewhereMs/float64(firsts)-first.ceilingMs, first.ownMs-first.ceilingMs
+	// Requests of other routers that go before it take what is free, the next one the worker that is free first.
+	elsewhereMs := max(s.elsewhereMs/float64(firsts), s.elsewhereMs/float64(max(s.elsewhere, 1)))
+	over, own := first.queueMs+elsewhereMs-first.ceilingMs, first.ownMs-first.ceilingMs
 	// Who was let in gets its first token in time, if need be before there is a place for the second.
 	late := !fresh && first.missesAfter(s, lastChanceMs)
 	if decode.measured && !late {
@@ -97,7 +98,7 @@ func (s *search) waitMs(decode *candidate, firsts, decodes int) float64 {
 
 // waitsLateOne is of how many predicted waits one may be longer: then a request is refused that was
 // let in, which is to be rare.
-const waitsLateOne = 100
+const waitsLateOne = 300
 
 // waitsKept is how long what was learned of waits is kept before it is forgotten. One wait teaches little,
 // so that more would be forgotten than is learned while they follow one another.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/identity/authority"
+	"github.com/tandem-serving/tandem/pkg/memory"
 	"github.com/tandem-serving/tandem/pkg/signals"
 )
 
@@ -58,6 +60,7 @@ operators know each other. Clients need ca.crt of the folder that it prints.`,
 				fmt.Fprintf(cmd.ErrOrStderr(), "finishing %s; Ctrl-C again ends at once\n", counted(requests, "request"))
 			}
 		}
+		defer memory.CollectSeldom(os.Getenv)()
 		return logging.run(cmd, func(logger *slog.Logger, registry *prometheus.Registry, progress mesh.Progress, say func(int64, string)) error {
 			return mesh.Run(cmd.Context(), options, logger, registry, progress, func(up mesh.Up) {
 				say(up.OutsideBytes, announce(cmd.Root().DisplayName(), up))
