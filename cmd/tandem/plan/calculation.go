@@ -37,7 +37,7 @@ func (f *formulas) constraints(pools ...string) ([]Constraint, error) {
 	burst := fmt.Sprintf("%g times the rate for %v is served within %v (utilisation of at most %.2f)", h.Burst, h.BurstLength, h.BurstDrain, h.burstUtilisation())
 	variance := fmt.Sprintf("%g standard deviations above the mean number of answers still fit", h.Deviations)
 	utilisation := fmt.Sprintf("utilisation of at most %g", h.Utilisation)
-	running := fmt.Sprintf("at most %d answers at once on a worker, by %s", f.decode.most, f.decode.limit(f))
+	running := fmt.Sprintf("at most %d answers at once on a worker, by %s", f.decode.most, f.decode.limit())
 	ttft, tpot := "the queue does not grow", running
 	if bounds := terms(f.slo, "ttft"); len(bounds) > 0 {
 		ttft = bounds[0].String()
@@ -45,37 +45,31 @@ func (f *formulas) constraints(pools ...string) ([]Constraint, error) {
 	if bounds := terms(f.slo, "tpot"); len(bounds) > 0 {
 		tpot = bounds[0].String() + ": " + running
 	}
-	rules := []struct {
-		Constraint
-		need
-	}{
-		{Constraint{Pool: "prefill", Name: "slo", Rule: ttft}, prefillSLO},
-		{Constraint{Pool: "prefill", Name: "utilisation", Rule: utilisation, Floor: true}, prefillUtilisation},
-		{Constraint{Pool: "prefill", Name: "burst", Rule: burst, Floor: true}, prefillBurst},
-		{Constraint{Pool: "decode", Name: "slo", Rule: tpot}, decodeSLO},
-		{Constraint{Pool: "decode", Name: "utilisation", Rule: utilisation, Floor: true}, decodeUtilisation},
-		{Constraint{Pool: "decode", Name: "burst", Rule: burst, Floor: true}, decodeBurst},
-		{Constraint{Pool: "decode", Name: "variance", Rule: variance, Floor: true}, decodeVariance},
-		{Constraint{Pool: "both", Name: "utilisation", Rule: utilisation, Floor: true}, bothUtilisation},
-		{Constraint{Pool: "both", Name: "burst", Rule: burst, Floor: true}, bothBurst},
-		{Constraint{Pool: "both", Name: "variance", Rule: variance, Floor: true}, bothVariance},
-	}
-	var all []Constraint
-	for _, rule := range rules {
-		if !slices.Contains(pools, rule.Pool) {
-			continue
-		}
+	prefillSLO := 1
+	if slices.Contains(pools, "prefill") {
 		var err error
-		if rule.Workers, err = rule.need(f); err != nil {
+		if prefillSLO, err = f.prefillSLO(); err != nil {
 			return nil, err
 		}
-		all = append(all, rule.Constraint)
 	}
-	return all, nil
+	all := []Constraint{
+		{Pool: "prefill", Name: "slo", Rule: ttft, Workers: prefillSLO},
+		{Pool: "prefill", Name: "utilisation", Rule: utilisation, Workers: f.upTo(h.Utilisation / f.service.Seconds), Floor: true},
+		{Pool: "prefill", Name: "burst", Rule: burst, Workers: f.upTo(h.burstUtilisation() / f.service.Seconds), Floor: true},
+		{Pool: "decode", Name: "slo", Rule: tpot, Workers: f.upTo(f.decode.rate)},
+		{Pool: "decode", Name: "utilisation", Rule: utilisation, Workers: f.upTo(h.Utilisation * f.decode.rate), Floor: true},
+		{Pool: "decode", Name: "burst", Rule: burst, Workers: f.upTo(h.burstUtilisation() * f.decode.rate), Floor: true},
+		{Pool: "decode", Name: "variance", Rule: variance, Workers: f.upTo(f.varianceRate()), Floor: true},
+		{Pool: "both", Name: "utilisation", Rule: utilisation, Workers: f.upTo(h.Utilisation / f.both), Floor: true},
+		{Pool: "both", Name: "burst", Rule: burst, Workers: f.upTo(h.burstUtilisation() / f.both), Floor: true},
+		// That of decode, with the time of the prompt.
+		{Pool: "both", Name: "variance", Rule: variance, Workers: f.upTo(1 / (f.both - 1/f.decode.rate + 1/f.varianceRate())), Floor: true},
+	}
+	return slices.DeleteFunc(all, func(c Constraint) bool { return !slices.Contains(pools, c.Pool) }), nil
 }
 
 // limit is what bounds the answers at once on a worker.
-func (d *decoding) limit(f *formulas) string {
+func (d *decoding) limit() string {
 	switch {
 	case d.most < d.memory:
 		return "the bound on tpot"

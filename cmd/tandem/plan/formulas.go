@@ -208,11 +208,8 @@ func (f *formulas) late(w queueing.Queue, bound float64) float64 {
 	return sum / float64(len(f.prompts))
 }
 
-// need is how many workers of a pool a rule takes.
-type need func(f *formulas) (workers int, err error)
-
-// prefillSLO keeps the bounds on TTFT.
-func prefillSLO(f *formulas) (int, error) {
+// prefillSLO is the fewest prefill workers that keep the bounds on TTFT.
+func (f *formulas) prefillSLO() (int, error) {
 	bounds := terms(f.slo, "ttft")
 	if len(bounds) == 0 {
 		return 1, nil
@@ -246,28 +243,8 @@ func (f *formulas) upTo(rate float64) int {
 	return max(int(math.Ceil(f.rate/rate*(1-1e-9))), 1)
 }
 
-func prefillUtilisation(f *formulas) (int, error) {
-	return f.upTo(f.headroom.Utilisation / f.service.Seconds), nil
-}
-
-func prefillBurst(f *formulas) (int, error) {
-	return f.upTo(f.headroom.burstUtilisation() / f.service.Seconds), nil
-}
-
-func decodeSLO(f *formulas) (int, error) { return f.upTo(f.decode.rate), nil }
-
-func decodeUtilisation(f *formulas) (int, error) {
-	return f.upTo(f.headroom.Utilisation * f.decode.rate), nil
-}
-
-func decodeBurst(f *formulas) (int, error) {
-	return f.upTo(f.headroom.burstUtilisation() * f.decode.rate), nil
-}
-
-// decodeVariance keeps a margin of standard deviations below the most that may run.
-func decodeVariance(f *formulas) (int, error) { return f.upTo(f.varianceRate()), nil }
-
-// varianceRate is how many requests a second a decode worker serves with that margin.
+// varianceRate is how many requests a second a decode worker serves with a margin of standard
+// deviations below the most that may run.
 func (f *formulas) varianceRate() float64 {
 	if f.decode.steps == 0 {
 		return math.Inf(1)
@@ -275,17 +252,4 @@ func (f *formulas) varianceRate() float64 {
 	mean := f.headroom.runningMean(float64(f.decode.most))
 	seconds := f.decode.batch.StepSeconds + mean*f.decode.batch.EachSeconds
 	return mean / (f.decode.steps * seconds)
-}
-
-func bothUtilisation(f *formulas) (int, error) {
-	return f.upTo(f.headroom.Utilisation / f.both), nil
-}
-
-func bothBurst(f *formulas) (int, error) {
-	return f.upTo(f.headroom.burstUtilisation() / f.both), nil
-}
-
-// bothVariance is decodeVariance, with the time of the prompt.
-func bothVariance(f *formulas) (int, error) {
-	return f.upTo(1 / (f.both - 1/f.decode.rate + 1/f.varianceRate())), nil
 }
