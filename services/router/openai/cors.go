@@ -16,7 +16,7 @@ const anyOrigin = "*"
 
 // corsRead are the headers that pages may read, beside those that browsers always allow.
 var corsRead = strings.Join([]string{
-	"X-Request-Id", headerSecret, headerIgnored, "Openai-Processing-Ms", "Retry-After", "Retry-After-Ms",
+	"X-Request-Id", headerSecret, headerIgnored, "Openai-Processing-Ms", "Retry-After", "Retry-After-Ms", headerShouldRetry,
 	"X-Ratelimit-Limit-Requests", "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Remaining-Tokens",
 	"X-Ratelimit-Reset-Requests", "X-Ratelimit-Reset-Tokens",
 }, ", ")

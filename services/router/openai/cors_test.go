@@ -64,6 +64,13 @@ func TestPreflight(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	q := httptest.NewRequest(http.MethodGet, "/v1/models", nil)
+	q.Header.Set("Origin", "https://app.example.com")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, q)
+	if read := w.Header().Get("Access-Control-Expose-Headers"); !strings.Contains(read, "X-Should-Retry") {
+		t.Errorf("pages may read %s", read)
+	}
 	for asked, want := range map[string]string{
 		"authorization,content-type,x-stainless-lang,x-stainless-os": "authorization,content-type,x-stainless-lang,x-stainless-os",
 		"a\x01b":                  "",

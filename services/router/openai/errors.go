@@ -142,14 +142,20 @@ type errorObject struct {
 	Code    *string `json:"code"`
 }
 
+// headerShouldRetry tells OpenAI's clients whether to repeat a request, whatever its status.
+const headerShouldRetry = "X-Should-Retry"
+
 // setRetry says in both units when to try again: whole seconds, which every client
-// knows, and milliseconds, which OpenAI's clients prefer.
+// knows, and milliseconds, which OpenAI's clients prefer. These repeat every 5xx; of those,
+// only a 503, or one that says when, may go well. A test compares that with the reasons in pkg/api.
 func (f *Failure) setRetry(header http.Header) {
-	if f.RetryAfter <= 0 {
-		return
+	switch {
+	case f.RetryAfter > 0:
+		header.Set("Retry-After", strconv.FormatInt(int64(math.Ceil(f.RetryAfter.Seconds())), 10))
+		header.Set("Retry-After-Ms", strconv.FormatInt(max(1, f.RetryAfter.Milliseconds()), 10))
+	case f.Status >= http.StatusInternalServerError && f.Status != http.StatusServiceUnavailable:
+		header.Set(headerShouldRetry, "false")
 	}
-	header.Set("Retry-After", strconv.FormatInt(int64(math.Ceil(f.RetryAfter.Seconds())), 10))
-	header.Set("Retry-After-Ms", strconv.FormatInt(max(1, f.RetryAfter.Milliseconds()), 10))
 }
 
 // rename gives a failure's field the name that it has in the request; nil stays nil.

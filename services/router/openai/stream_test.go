@@ -406,7 +406,7 @@ func TestSlowBody(t *testing.T) {
 		}
 		buffer := make([]byte, 4096)
 		n, err := conn.Read(buffer)
-		if err != nil || !strings.HasPrefix(string(buffer[:n]), "HTTP/1.1 408 ") {
+		if err != nil || !strings.HasPrefix(string(buffer[:n]), "HTTP/1.1 408 ") || strings.Contains(string(buffer[:n]), "X-Should-Retry") {
 			t.Errorf("%v %s", err, buffer[:n])
 		}
 	})
