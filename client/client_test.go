@@ -137,6 +137,22 @@ func TestResume(t *testing.T) {
 	})
 }
 
+// A router refuses for a while. The other one takes the request, and its stream breaks: it goes on there after the
+// usual pause.
+func TestResumesBesideABusyRouter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &routers{fates: []fate{{0, statusOf(codes.Unavailable, "NO_WORKERS", 30*time.Second)}, {5, errLost}}}
+		c, end := connect(t, nil, &router{mesh: m}, &router{mesh: m})
+		defer end()
+		began := time.Now()
+		check(t, "the answer", c, &inferencev1.GenerateRequest{ResumableFor: durationpb.New(time.Minute)}, 0)
+		last := m.calls[len(m.calls)-1]
+		if took := time.Since(began); len(m.calls) != 3 || last.router != m.calls[1].router || last.method != "Resume" || took > 100*time.Millisecond {
+			t.Errorf("calls %v in %v", m.calls, took)
+		}
+	})
+}
+
 // An answer that is larger than a router holds of one would be cut off again.
 func TestTooLargeToResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -232,6 +248,9 @@ func TestRetries(t *testing.T) {
 		{"as long as any of a round asks", 2, []fate{refused(codes.Unavailable, 10*time.Second), refused(codes.Unavailable, 0)}, nil, 0, codes.OK, 3, 10 * time.Second, 10050 * time.Millisecond},
 		{"what the last round asked is over", 2, []fate{refused(codes.Unavailable, 10*time.Second), refused(codes.Unavailable, 0), refused(codes.Unavailable, 0), refused(codes.Unavailable, 0)}, nil, 0, codes.OK, 5, 10100 * time.Millisecond, 10250 * time.Millisecond},
 		{"one of a round asks for too much", 2, []fate{refused(codes.Unavailable, time.Minute), refused(codes.Unavailable, 0)}, nil, 0, codes.Unavailable, 2, 0, 0},
+		{"what was asked before the answer went on is over", 2, []fate{refused(codes.Unavailable, 20*time.Second), {4, errLost}}, nil, 0, codes.OK, 3, 50 * time.Millisecond, 100 * time.Millisecond},
+		{"too much was asked before the answer went on", 2, []fate{refused(codes.Unavailable, time.Minute), {4, errLost}}, nil, 0, codes.OK, 3, 50 * time.Millisecond, 100 * time.Millisecond},
+		{"what is asked after the answer went on", 2, []fate{refused(codes.Unavailable, 20*time.Second), {4, statusOf(codes.Unavailable, "WORKER_LOST", time.Second)}}, nil, 0, codes.OK, 3, time.Second, 1050 * time.Millisecond},
 		{"exhausted, as long as it asks", 2, []fate{refused(codes.ResourceExhausted, 4*time.Second)}, nil, 0, codes.OK, 2, 4 * time.Second, 4050 * time.Millisecond},
 		{"exhausted for good", 2, []fate{refused(codes.ResourceExhausted, 0)}, nil, 0, codes.ResourceExhausted, 1, 0, 0},
 		{"it asks for too much", 1, []fate{refused(codes.ResourceExhausted, time.Minute)}, nil, 0, codes.ResourceExhausted, 1, 0, 0},

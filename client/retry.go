@@ -27,18 +27,19 @@ type retries struct {
 
 // try calls a router, and if that fails and another try is safe and may help, the next one. once
 // says whether an answer began, and whether it came further than before: the number of tries and the
-// length of pauses are counted from there.
+// length of pauses are counted from there, and what routers asked before is over.
 //
 // UNAVAILABLE goes to the next router at once, and after each round of all routers there is a
 // pause, at least as long as any of them asks for. RESOURCE_EXHAUSTED goes on after the time that
 // the router asks for; without one, or after an answer began, it is final. So is every other code.
 func (c *Client) try(ctx context.Context, once func(inferencev1.InferenceClient) (began, further bool, err error)) error {
 	pause := min(firstPause, c.retries.longest)
-	var until time.Time // the latest that a router asked to wait for
+	var until time.Time // the latest that a router asked to wait for, since there was progress
 	// try counts the tries without progress, round those since the last pause.
 	for turn, try, round := int(c.next.Add(1)-1), 1, 1; ; turn, try, round = turn+1, try+1, round+1 {
 		began, further, err := once(c.routers[turn%len(c.routers)])
 		if further {
+			until = time.Time{} // others may have asked before the answer went on
 			if try, pause = 1, min(firstPause, c.retries.longest); pause == 0 {
 				round = 1 // there are no pauses that could begin one
 			}
