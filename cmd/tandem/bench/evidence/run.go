@@ -3,16 +3,15 @@ package evidence
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/tandem-serving/tandem/pkg/parallel"
 )
 
 // Names returns the names of all sections.
@@ -74,35 +73,7 @@ func (o Options) nameCommands(section string, r *Result) {
 // each runs do(0) to do(n-1), as many at a time as there are cores. After an error or the end
 // of ctx it begins no others.
 func each(ctx context.Context, n int, do func(i int) error) error {
-	var (
-		next  atomic.Int64
-		wait  sync.WaitGroup
-		mutex sync.Mutex
-		errs  []error
-	)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	for range min(n, runtime.GOMAXPROCS(0)) {
-		wait.Go(func() {
-			for ctx.Err() == nil {
-				i := int(next.Add(1)) - 1
-				if i >= n {
-					return
-				}
-				if err := do(i); err != nil {
-					mutex.Lock()
-					errs = append(errs, err)
-					mutex.Unlock()
-					cancel()
-				}
-			}
-		})
-	}
-	wait.Wait()
-	if len(errs) == 0 {
-		return context.Cause(ctx)
-	}
-	return errors.Join(errs...)
+	return parallel.Do(ctx, runtime.GOMAXPROCS(0), int64(n), func(i int64) error { return do(int(i)) }, func(int64) {})
 }
 
 // Check returns what is wrong with the options.
