@@ -14,7 +14,7 @@ type Hold struct {
 
 // Hold stops what goes in a direction in front of the n-th message of a kind, from
 // 1, counted from now on over all connections. Whatever follows on that connection
-// waits too. The message counts as passed for Passed.
+// waits too.
 func (p *Proxy) Hold(d Direction, kind string, n int) *Hold {
 	h := &Hold{direction: d, kind: kind, left: n, held: make(chan struct{}), released: make(chan struct{})}
 	p.mu.Lock()

@@ -3,7 +3,6 @@ package faultstest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"path/filepath"
 	"strings"
@@ -24,7 +23,6 @@ type Proxy struct {
 	mu      sync.Mutex
 	target  string
 	links   map[*link]bool
-	passed  [2]map[string]int
 	holds   []*Hold
 	flip    *Flip
 	watch   func(d Direction, frame []byte, ended []string)
@@ -96,7 +94,7 @@ func NewProxy(t testing.TB, network, target string) *Proxy {
 // NewProxyAt is NewProxy that listens on an address.
 func NewProxyAt(t testing.TB, address, target string) *Proxy {
 	t.Helper()
-	p := &Proxy{target: target, links: map[*link]bool{}, passed: [2]map[string]int{{}, {}}}
+	p := &Proxy{target: target, links: map[*link]bool{}}
 	p.listener, p.address = Listen(t, address)
 	p.tasks.Go(p.accept)
 	t.Cleanup(p.Close)
@@ -190,20 +188,6 @@ func (p *Proxy) takes(bytes int) time.Duration {
 	return time.Duration(bytes) * time.Second / time.Duration(p.rate)
 }
 
-// Passed is how many messages of a kind went through.
-func (p *Proxy) Passed(d Direction, kind string) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.passed[d][kind]
-}
-
-// Connections is how many there are.
-func (p *Proxy) Connections() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.links)
-}
-
 // Watch calls f with every frame before it passes, until the next Watch. f may not
 // keep the frame.
 func (p *Proxy) Watch(f func(d Direction, frame []byte, ended []string)) {
@@ -295,7 +279,6 @@ func (p *Proxy) before(d Direction, frame []byte, ended []string) (waits []<-cha
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, kind := range ended {
-		p.passed[d][kind]++
 		for _, h := range p.holds {
 			if h.matches(d, kind) {
 				waits = append(waits, h.released)
@@ -312,11 +295,4 @@ func (p *Proxy) before(d Direction, frame []byte, ended []string) (waits []<-cha
 		p.flip = nil
 	}
 	return waits
-}
-
-// String is for messages of tests.
-func (p *Proxy) String() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return fmt.Sprintf("%d connections, passed %v", len(p.links), p.passed)
 }
