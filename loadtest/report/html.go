@@ -157,7 +157,7 @@ func hash(text string) string {
 }
 
 var functions = template.FuncMap{
-	"number": number, "duration": duration, "percent": percent, "count": count,
+	"number": number, "duration": duration, "percent": percent, "count": Count,
 	"outcomes": outcomes, "failed": failed, "objective": objective, "sendDifference": sendDifference, "severalTokens": severalTokens,
 	"stage": stageName, "latency": latencyName,
 	"processors": processors, "simulated": simulated, "stepNote": stepNote, "maxRateName": maxRateName,

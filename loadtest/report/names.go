@@ -120,7 +120,7 @@ func duration(ms float64) string {
 // simulated formats what a simulation took.
 func simulated(s *Simulation) string {
 	text := fmt.Sprintf("simulated: %s, %s of virtual time in %s, %s requests per second of real time",
-		count(s.Workers, "worker", "workers"), duration(1000*s.VirtualS), duration(1000*s.WallS), number(s.RequestsPerWallS))
+		Count(s.Workers, "worker", "workers"), duration(1000*s.VirtualS), duration(1000*s.WallS), number(s.RequestsPerWallS))
 	if len(s.WorkerHours) == 0 {
 		return text
 	}
@@ -144,7 +144,8 @@ func percent(share float64) string {
 	return trimmed(strconv.FormatFloat(100*share, 'f', 1, 64)) + "%"
 }
 
-func count(n int, one, many string) string {
+// Count is a number of things, by the name of one and of many.
+func Count(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
@@ -161,9 +162,9 @@ func printable(s string) string {
 	}, s)
 }
 
-// wrapped breaks text at spaces into lines of at most width characters. The first line
+// Wrap breaks text at spaces into lines of at most width characters. The first line
 // begins with first, the others with rest.
-func wrapped(text string, width int, first, rest string) string {
+func Wrap(text string, width int, first, rest string) string {
 	var s strings.Builder
 	s.WriteString(first)
 	column := utf8.RuneCountInString(first)

@@ -104,14 +104,14 @@ func (r *Report) warnOf(runs ...Figures) {
 	}
 	r.warnOfClient(runs)
 	warn(func(f Figures) bool { return f.Unsent > 0 }, func(f Figures) string {
-		return count(f.Unsent, "request was", "requests were") + " due but never sent; the latencies leave them out"
+		return Count(f.Unsent, "request was", "requests were") + " due but never sent; the latencies leave them out"
 	})
 	ended := "the drain timeout ended"
 	if r.Interrupted {
 		ended = "the run was interrupted"
 	}
 	warn(func(f Figures) bool { return f.Cancelled > 0 }, func(f Figures) string {
-		return count(f.Cancelled, "request", "requests") + " still ran when " + ended + ": percentiles near the top are lower bounds"
+		return Count(f.Cancelled, "request", "requests") + " still ran when " + ended + ": percentiles near the top are lower bounds"
 	})
 	warn(ratesTooLow, func(f Figures) string {
 		return fmt.Sprintf("half of the answers took longer than the warm-up (%s and %s): completed requests/s, goodput and output tokens/s are too low, since few answers end at the beginning of the window; pass --warmup %.0fs",

@@ -45,7 +45,7 @@ type table struct {
 
 // line writes wrapped text, indented; continuation lines by two more.
 func (t *table) line(indent, format string, args ...any) {
-	t.text.WriteString(wrapped(printable(fmt.Sprintf(format, args...)), t.width, indent, indent+"  "))
+	t.text.WriteString(Wrap(printable(fmt.Sprintf(format, args...)), t.width, indent, indent+"  "))
 	t.text.WriteByte('\n')
 }
 
@@ -172,7 +172,7 @@ func (t *table) figures(f *Figures) {
 		load = strconv.Itoa(f.Concurrency) + " at a time"
 	}
 	t.line("", "%s for %s s, after %s s of warm-up: %s; %s", load, number(f.WindowS), number(f.WarmupS),
-		count(f.Requests, "request", "requests"), outcomes(&f.Summary))
+		Count(f.Requests, "request", "requests"), outcomes(&f.Summary))
 	for _, failure := range f.Failures {
 		t.line("  ", "%s", failed(failure))
 	}
@@ -198,7 +198,7 @@ func (t *table) figures(f *Figures) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.Classes)) {
 		c := f.Classes[name]
-		t.line("", "class %s: %s, goodput %s/s, %s met", name, count(c.Requests, "request", "requests"), rate(c, c.Goodput), percent(c.SLOAttainment))
+		t.line("", "class %s: %s, goodput %s/s, %s met", name, Count(c.Requests, "request", "requests"), rate(c, c.Goodput), percent(c.SLOAttainment))
 	}
 	t.line("", "verdict %s: %s", verdictText(&f.Summary), verdictReason(f))
 	if f.Client.Cores == 0 {
@@ -206,7 +206,7 @@ func (t *table) figures(f *Figures) {
 	}
 	t.line("", "client: %s, dispatch delay p99 %s, longest garbage collection %s, at most %s in flight",
 		processors(f.Client), orNA(f.DispatchDelay.Percentile("p99")),
-		duration(f.Client.GCPauseMaxMs), count(f.Client.InFlightMax, "request", "requests"))
+		duration(f.Client.GCPauseMaxMs), Count(f.Client.InFlightMax, "request", "requests"))
 }
 
 // within says what happened in the window, to any request. Of an overloaded server that is
@@ -238,7 +238,7 @@ func verdictReason(f *Figures) string {
 
 // processors describes who used the client's cores.
 func processors(c Client) string {
-	text := percent(c.CPUShare) + " of " + count(c.Cores, "core", "cores")
+	text := percent(c.CPUShare) + " of " + Count(c.Cores, "core", "cores")
 	if c.OthersShare != nil {
 		text += " (other processes " + percent(*c.OthersShare) + ")"
 	}
@@ -278,7 +278,7 @@ func outcomes(s *measure.Summary) string {
 
 // failed formats a failure's count, code and message.
 func failed(f measure.Failure) string {
-	text := fmt.Sprintf("%s, %s", f.Code, count(f.Count, "request", "requests"))
+	text := fmt.Sprintf("%s, %s", f.Code, Count(f.Count, "request", "requests"))
 	if f.Example == "" {
 		return text
 	}
@@ -342,7 +342,7 @@ func (t *table) foot(r *Report) {
 		t.line("", "tandem %s; %s", r.Version, r.Began.UTC().Format("2006-01-02 15:04:05 UTC"))
 		return
 	}
-	machine := fmt.Sprintf("client on %s, %s, %s", r.Host.CPU, count(r.Host.Cores, "core", "cores"), r.Host.OS)
+	machine := fmt.Sprintf("client on %s, %s, %s", r.Host.CPU, Count(r.Host.Cores, "core", "cores"), r.Host.OS)
 	if r.Host.Memory > 0 {
 		machine += fmt.Sprintf(", %s GiB", number(float64(r.Host.Memory)/(1<<30)))
 	}

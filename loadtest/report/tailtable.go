@@ -25,7 +25,7 @@ func (t *table) tail(e *tail.Explanation) {
 	}
 	t.gap()
 	if len(e.Breakdowns) > 0 {
-		t.line("", "Where the time went, by the server's latency budgets (%d of %s):", e.Joined, count(e.Completed, "completed request", "completed requests"))
+		t.line("", "Where the time went, by the server's latency budgets (%d of %s):", e.Joined, Count(e.Completed, "completed request", "completed requests"))
 	}
 	for _, b := range e.Breakdowns {
 		t.line("  ", "%s", b.Text)

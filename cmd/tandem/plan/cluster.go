@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/simulatedtarget"
 	"github.com/tandem-serving/tandem/loadtest/drive"
 	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/report"
 	"github.com/tandem-serving/tandem/pkg/worker"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	"github.com/tandem-serving/tandem/simulate"
@@ -27,16 +28,9 @@ func (s Size) Workers() int { return s.Prefill + s.Decode }
 // String is such as "2 prefill and 3 decode workers".
 func (s Size) String() string {
 	if s.Prefill == 0 {
-		return counted(s.Decode, "worker") + " that " + map[bool]string{true: "does", false: "do"}[s.Decode == 1] + " both phases"
+		return report.Count(s.Decode, "worker", "workers") + " that " + map[bool]string{true: "does", false: "do"}[s.Decode == 1] + " both phases"
 	}
-	return fmt.Sprintf("%d prefill and %s", s.Prefill, counted(s.Decode, "decode worker"))
-}
-
-func counted(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return fmt.Sprintf("%d prefill and %s", s.Prefill, report.Count(s.Decode, "decode worker", "decode workers"))
 }
 
 // pools are a worker of each kind, which all others are like.

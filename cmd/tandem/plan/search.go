@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/report"
 )
 
 const (
@@ -153,7 +154,7 @@ func (p *planner) noSize(t *Trial) error {
 
 // tooMany is the error if more than --max-workers would be needed.
 func (p *planner) tooMany(why string) error {
-	e := &Infeasible{Reason: fmt.Sprintf("it takes more than %s (--max-workers): %s", counted(p.question.MaxWorkers, "worker"), why), Nearest: "not known: raise --max-workers"}
+	e := &Infeasible{Reason: fmt.Sprintf("it takes more than %s (--max-workers): %s", report.Count(p.question.MaxWorkers, "worker", "workers"), why), Nearest: "not known: raise --max-workers"}
 	if n := len(p.trials); n > 0 {
 		e.Nearest = p.reached(p.trials[n-1])
 	}

@@ -66,7 +66,7 @@ func (r *Result) capacities(out *strings.Builder) {
 		fmt.Fprintf(out, " %s |\n", interval(m.AutoOfBetter, m.AutoOfBetterCI))
 	}
 	fmt.Fprintf(out, "\nCapacity: the highest rate, in requests a second, at which %.0f%% of the requests met the SLO. %s each.\n",
-		100*search.Share, workers(r.Workers))
+		100*search.Share, report.Count(r.Workers, "worker", "workers"))
 	if len(r.Mixes) > 0 {
 		fmt.Fprintf(out, "Medians of %d rounds, with their %.0f%% intervals.\n", r.Rounds, 100*r.Mixes[0].Confidence)
 	}
@@ -76,13 +76,6 @@ func (r *Result) capacities(out *strings.Builder) {
 	if limits != nil {
 		out.WriteString("\n" + strings.Join(limits, ""))
 	}
-}
-
-func workers(n int) string {
-	if n == 1 {
-		return "1 worker"
-	}
-	return fmt.Sprintf("%d workers", n)
 }
 
 // interval is a figure with its interval.

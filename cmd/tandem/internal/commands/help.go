@@ -7,12 +7,12 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/internal/settings"
+	"github.com/tandem-serving/tandem/loadtest/report"
 )
 
 // mostFlags is how many flags the help of a command shows without being asked for all.
@@ -89,23 +89,7 @@ func wrapped(text string, columns int) string {
 		if strings.HasPrefix(paragraph, " ") || strings.Contains(paragraph, "\n ") {
 			continue
 		}
-		var filled strings.Builder
-		column := 0
-		for _, word := range strings.Fields(paragraph) {
-			length := utf8.RuneCountInString(word)
-			switch {
-			case column == 0:
-			case column+1+length > columns:
-				filled.WriteByte('\n')
-				column = 0
-			default:
-				filled.WriteByte(' ')
-				column++
-			}
-			filled.WriteString(word)
-			column += length
-		}
-		paragraphs[i] = filled.String()
+		paragraphs[i] = report.Wrap(paragraph, columns, "", "")
 	}
 	return strings.Join(paragraphs, "\n\n")
 }
