@@ -29,7 +29,7 @@ func TestEqualPromptsAreComputedTwiceAtMost(t *testing.T) {
 					for i := range ids {
 						ids[i] = uint32(i%1000 + 3)
 					}
-					var source list
+					var source workload.List
 					for i := range requests {
 						source = append(source, &workload.Request{
 							Due: time.Duration(i) * 10 * time.Millisecond / requests, Prompt: workload.Prompt{TokenIDs: ids}, MaxTokens: 4, Exact: true, Tenant: "t",

@@ -1,7 +1,6 @@
 package simulate_test
 
 import (
-	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -11,18 +10,6 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/workload"
 	"github.com/tandem-serving/tandem/simulate"
 )
-
-// list is a source of requests that were made before.
-type list []*workload.Request
-
-func (l *list) Next() (*workload.Request, error) {
-	if len(*l) == 0 {
-		return nil, io.EOF
-	}
-	first := (*l)[0]
-	*l = (*l)[1:]
-	return first, nil
-}
 
 // sent runs requests on a small cluster.
 func sent(t *testing.T, load simulate.Load) []*record.Record {
@@ -68,7 +55,7 @@ func TestText(t *testing.T) {
 		"its words":         {words, []string{shared, shared + "and more"}, true, []int{129, 129 + 40 + 2}, 160},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var requests list
+			var requests workload.List
 			for i, text := range slices.Backward(test.prompts) {
 				q := &workload.Request{Due: time.Duration(i) * 10 * time.Second, Prompt: workload.Prompt{Text: text}, MaxTokens: 40, Exact: true}
 				if test.talk && len(requests) > 0 {
@@ -76,7 +63,7 @@ func TestText(t *testing.T) {
 					q.Then = func(workload.Answer) (*workload.Request, time.Duration) { return next, time.Second }
 					requests = nil
 				}
-				requests = append(list{q}, requests...)
+				requests = append(workload.List{q}, requests...)
 			}
 			records := sent(t, simulate.Load{Source: &requests, Tokenize: test.tokenize})
 			var got []int
@@ -118,12 +105,12 @@ func one(t *testing.T) workload.Source {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &list{first}
+	return &workload.List{first}
 }
 
 // A run ends early when there is enough.
 func TestEnough(t *testing.T) {
-	var requests list
+	var requests workload.List
 	for i := range 50 {
 		requests = append(requests, &workload.Request{Due: time.Duration(i) * 100 * time.Millisecond, Prompt: workload.Prompt{Text: "a prompt"}, MaxTokens: 20, Exact: true})
 	}
@@ -146,7 +133,7 @@ func TestCutOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var requests list
+	var requests workload.List
 	for _, tokens := range []int{10, 1000} {
 		requests = append(requests, &workload.Request{Prompt: workload.Prompt{Text: "a prompt"}, MaxTokens: tokens, Exact: true})
 	}

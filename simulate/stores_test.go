@@ -36,9 +36,9 @@ func stored(stores int) simulate.Config {
 
 // turns are prompts of which each begins with one of so many prefixes, in turn: a prefix has left the
 // workers' caches when it comes again.
-func turns(requests, prefixes int) *list {
+func turns(requests, prefixes int) *workload.List {
 	const tokens = 32 * 32
-	var source list
+	var source workload.List
 	for i := range requests {
 		ids := make([]uint32, tokens+40)
 		for j := range ids {
@@ -56,7 +56,7 @@ func turns(requests, prefixes int) *list {
 
 // serve runs a cluster until all requests have ended, whose answers have to be those in want, where
 // that has some.
-func serve(t *testing.T, c simulate.Config, source *list, want map[time.Duration][]uint32) (*simulate.Cluster, *record.Run) {
+func serve(t *testing.T, c simulate.Config, source *workload.List, want map[time.Duration][]uint32) (*simulate.Cluster, *record.Run) {
 	t.Helper()
 	cluster, err := simulate.New(c)
 	if err != nil {

@@ -105,15 +105,15 @@ func (s *Script) play(change func(int, *answer)) (answers []answer, hedges simul
 			violation = &simulate.Violation{At: cluster.Elapsed(), Invariant: "nothing panics", Detail: fmt.Sprintf("%v\n%s", p, debug.Stack())}
 		}
 	}()
-	src := &source{}
+	var requests workload.List
 	number := make(map[*workload.Request]int, len(s.Requests))
 	for i, r := range s.Requests {
 		q := r.request()
 		number[q] = i
-		src.rest = append(src.rest, q)
+		requests = append(requests, q)
 	}
 	_, err = cluster.Run(simulate.Load{
-		Source: src, RequestTimeout: requestTimeout, DrainTimeout: drainTimeout,
+		Source: &requests, RequestTimeout: requestTimeout, DrainTimeout: drainTimeout,
 		Patience: func(q *workload.Request) time.Duration { return ms(s.Requests[number[q]].PatienceMs) },
 		Ended: func(q *workload.Request, tokens []uint32, err error) {
 			i := number[q]

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"time"
 
@@ -247,18 +246,6 @@ func (f Fault) events() []simulate.Event {
 		events = append(events, simulate.Event{At: ms(f.AtMs + f.ForMs), Do: end})
 	}
 	return events
-}
-
-// source sends the requests of a script, in their order.
-type source struct{ rest []*workload.Request }
-
-func (s *source) Next() (*workload.Request, error) {
-	if len(s.rest) == 0 {
-		return nil, io.EOF
-	}
-	first := s.rest[0]
-	s.rest = s.rest[1:]
-	return first, nil
 }
 
 // token is a token of a prompt: one of a text, at a position.

@@ -25,7 +25,7 @@ type verdict struct {
 // read reads all that a run sends, and returns it as a source again. Requests have no later turns.
 func (v *verdict) read(o drive.Options) (workload.Source, error) {
 	v.from, v.to = o.Warmup, o.Warmup+o.Duration
-	var all requests
+	var all workload.List
 	for {
 		q, err := o.Source.Next()
 		if errors.Is(err, io.EOF) {
@@ -59,17 +59,4 @@ func (v *verdict) ended(r *record.Record) bool {
 func (v *verdict) certain() (passed, failed bool) {
 	n := float64(v.requests)
 	return float64(v.met)/n >= search.Share, float64(v.requests-v.missed)/n < search.Share
-}
-
-// requests is a source of requests that were made before.
-type requests []*workload.Request
-
-// Next implements workload.Source.
-func (r *requests) Next() (*workload.Request, error) {
-	if len(*r) == 0 {
-		return nil, io.EOF
-	}
-	first := (*r)[0]
-	*r = (*r)[1:]
-	return first, nil
 }
