@@ -3,7 +3,6 @@ package workloads
 import (
 	"bufio"
 	"cmp"
-	"container/heap"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -52,13 +51,16 @@ func (c *Conversations) WriteTrace(w io.Writer, n int, seed uint64) error {
 	out := bufio.NewWriter(w)
 	encoder := json.NewEncoder(out)
 	var (
-		due   arrivals
-		fresh uint64 = 1 // the first block is 0
+		due   []*entry     // the earliest first
+		fresh uint64   = 1 // the first block is 0
 	)
-	begin := func(after float64) {
-		e := &entry{Milliseconds: int64(after * 1000), Input: count(c.First.draw(random)), Output: count(c.Output.draw(random)), Blocks: []uint64{0}}
+	insert := func(e *entry) {
 		fresh = e.fill(fresh)
-		heap.Push(&due, e)
+		at, _ := slices.BinarySearchFunc(due, e, (*entry).compare)
+		due = slices.Insert(due, at, e)
+	}
+	begin := func(after float64) {
+		insert(&entry{Milliseconds: int64(after * 1000), Input: count(c.First.draw(random)), Output: count(c.Output.draw(random)), Blocks: []uint64{0}})
 	}
 	next := random.ExpFloat64() / c.StartsPerSecond
 	begin(next)
@@ -68,10 +70,8 @@ func (c *Conversations) WriteTrace(w io.Writer, n int, seed uint64) error {
 			next += random.ExpFloat64() / c.StartsPerSecond
 			begin(next)
 		}
-		e, is := heap.Pop(&due).(*entry)
-		if !is {
-			return fmt.Errorf("draw conversations: %T is no request", e)
-		}
+		e := due[0]
+		due = due[1:]
 		if err := encoder.Encode(e); err != nil {
 			return err
 		}
@@ -79,12 +79,10 @@ func (c *Conversations) WriteTrace(w io.Writer, n int, seed uint64) error {
 			continue
 		}
 		kept := min(max(int(math.Round(c.Kept.draw(random)*float64(len(e.Blocks)))), 1), len(e.Blocks))
-		later := &entry{
+		insert(&entry{
 			Milliseconds: e.Milliseconds + int64(c.Seconds.draw(random)*1000), turn: e.turn + 1,
 			Input: kept*trace.BlockTokens + count(c.Added.draw(random)), Output: count(c.Output.draw(random)), Blocks: slices.Clone(e.Blocks[:kept]),
-		}
-		fresh = later.fill(fresh)
-		heap.Push(&due, later)
+		})
 	}
 	return out.Flush()
 }
@@ -98,27 +96,9 @@ func (e *entry) fill(fresh uint64) uint64 {
 	return fresh
 }
 
-// arrivals is a heap of requests, the earliest first.
-type arrivals []*entry
-
-func (a arrivals) Len() int { return len(a) }
-func (a arrivals) Less(i, j int) bool {
-	return cmp.Or(cmp.Compare(a[i].Milliseconds, a[j].Milliseconds), cmp.Compare(a[i].Blocks[len(a[i].Blocks)-1], a[j].Blocks[len(a[j].Blocks)-1])) < 0
-}
-func (a arrivals) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
-
-// Push adds an *entry.
-func (a *arrivals) Push(x any) {
-	if e, is := x.(*entry); is {
-		*a = append(*a, e)
-	}
-}
-
-// Pop takes the last one.
-func (a *arrivals) Pop() any {
-	last := (*a)[len(*a)-1]
-	*a = (*a)[:len(*a)-1]
-	return last
+// compare puts the earlier request first, and of one millisecond the one that was drawn first.
+func (e *entry) compare(other *entry) int {
+	return cmp.Or(cmp.Compare(e.Milliseconds, other.Milliseconds), cmp.Compare(e.Blocks[len(e.Blocks)-1], other.Blocks[len(other.Blocks)-1]))
 }
 
 // WriteAzure writes requests with at most so many tokens, in Azure's format.
