@@ -23,13 +23,7 @@ func FitIndependent(all []trace.Entry, most int) *Independent {
 		all = slices.DeleteFunc(slices.Clone(all), func(e trace.Entry) bool { return e.PromptTokens+e.OutputTokens > most })
 	}
 	n := len(all)
-	s := &Independent{Requests: n, RatePerSecond: round(float64(n-1) / (all[n-1].At - all[0].At).Seconds())}
-	var gaps []float64
-	for i := range n - 1 {
-		gaps = append(gaps, (all[i+1].At - all[i].At).Seconds())
-	}
-	m, sd := moments(gaps)
-	s.Burstiness = round(m * m / (sd * sd)) // a gamma distribution of this shape varies as much
+	s := &Independent{RatePerSecond: round(float64(n-1) / (all[n-1].At - all[0].At).Seconds())}
 	sorted := slices.Clone(all)
 	slices.SortStableFunc(sorted, func(a, b trace.Entry) int { return a.PromptTokens - b.PromptTokens })
 	for i := range binsOf {
@@ -74,8 +68,8 @@ func FitConversations(all []trace.Entry) *Conversations {
 		}
 	}
 	c := &Conversations{
-		Requests: len(all), StartsPerSecond: round(float64(len(first)) / (all[len(all)-1].At - all[0].At).Seconds()),
-		Seconds: quantiles(seconds, quantilesOf), First: quantiles(first, quantilesOf), Added: quantiles(added, quantilesOf),
+		StartsPerSecond: round(float64(len(first)) / (all[len(all)-1].At - all[0].At).Seconds()),
+		Seconds:         quantiles(seconds, quantilesOf), First: quantiles(first, quantilesOf), Added: quantiles(added, quantilesOf),
 		Output: quantiles(outputs, quantilesOf), Kept: quantiles(keeps, quantilesOf),
 	}
 	for t := range turnsOf {
@@ -97,8 +91,7 @@ func FitConversations(all []trace.Entry) *Conversations {
 func quantiles(values []float64, n int) (q Quantiles) {
 	slices.Sort(values)
 	for i := range n {
-		m, _ := moments(values[i*len(values)/n : max((i+1)*len(values)/n, i*len(values)/n+1)])
-		q = append(q, round(m))
+		q = append(q, round(mean(values[i*len(values)/n:max((i+1)*len(values)/n, i*len(values)/n+1)])))
 	}
 	return q
 }
@@ -112,12 +105,9 @@ func round(v float64) float64 {
 	return math.Round(math.Round(v/unit)*unit*1e9) / 1e9
 }
 
-func moments(values []float64) (mean, sd float64) {
+func mean(values []float64) (m float64) {
 	for _, v := range values {
-		mean += v / float64(len(values))
+		m += v / float64(len(values))
 	}
-	for _, v := range values {
-		sd += (v - mean) * (v - mean) / float64(len(values))
-	}
-	return mean, math.Sqrt(sd)
+	return m
 }

@@ -1,6 +1,6 @@
 // Package workloads draws traffic like recorded traffic, so that nobody has to download any:
-// it fits distributions to public traces, keeps their parameters in docs/profiles, and writes
-// traces that are drawn from them. It also fits step times to published measurements.
+// it reads the parameters of distributions, kept in docs/profiles, and writes traces that are drawn
+// from them. Its tests fit these to public traces, and step times to published measurements.
 //
 // Package evidence imports it. It starts no goroutines and reads no clock.
 package workloads
@@ -29,12 +29,8 @@ type File struct {
 
 // Independent are requests that share nothing.
 type Independent struct {
-	// Requests is how many it was fitted to, RatePerSecond their mean rate.
-	Requests      int     `yaml:"requests"`
+	// RatePerSecond is their mean rate.
 	RatePerSecond float64 `yaml:"rate-per-second"`
-	// Burstiness is the shape of a gamma distribution with the coefficient of variation of the
-	// gaps between requests: 1 is Poisson, less is burstier.
-	Burstiness float64 `yaml:"burstiness"`
 	// Bins have an equal number of requests each, those with the shortest prompts first.
 	Bins []Bin `yaml:"bins"`
 }
@@ -48,9 +44,7 @@ type Bin struct {
 // Conversations are requests of which some go on where others ended. The first block is the
 // same in all.
 type Conversations struct {
-	// Requests is how many it was fitted to, StartsPerSecond how many a second begin a
-	// conversation.
-	Requests        int     `yaml:"requests"`
+	// StartsPerSecond is how many a second begin a conversation.
 	StartsPerSecond float64 `yaml:"starts-per-second"`
 	// Next is the probability that a request is followed by another of its conversation: the
 	// first of one, the second, and so on; the last holds for all that come after.
@@ -122,8 +116,8 @@ func (s *Independent) check() error {
 	switch {
 	case s == nil || len(s.Bins) == 0:
 		return errors.New("it has no bins: fit it again")
-	case !(s.RatePerSecond > 0 && s.Burstiness > 0):
-		return errors.New("rate-per-second and burstiness must be above 0")
+	case !(s.RatePerSecond > 0):
+		return errors.New("rate-per-second must be above 0")
 	}
 	for i, b := range s.Bins {
 		if !b.Prompt.valid() || !b.Output.valid() {
