@@ -68,7 +68,7 @@ func CheckKey(k *controlv1.ApiKey) (field, problem string) {
 		return "scopes", "are missing: give generate, operate or both"
 	case err != nil:
 		return "scopes", err.Error()
-	case max(limits.GetRequestsPerMinute(), limits.GetTokensPerMinute(), limits.GetConcurrency(), limits.GetPromptTokens(), limits.GetAnswerTokens()) > maxLimit:
+	case max(limits.GetRequestsPerMinute(), limits.GetTokensPerMinute(), limits.GetConcurrency(), limits.GetPromptTokens(), limits.GetAnswerTokens(), uint64(limits.GetMaxPriority())) > maxLimit:
 		return "limits", fmt.Sprintf("are above %d", int64(maxLimit))
 	}
 	return "", ""

@@ -184,6 +184,7 @@ type claims struct {
 		Concurrency       int64 `json:"concurrency"`
 		PromptTokens      int64 `json:"prompt_tokens"`
 		AnswerTokens      int64 `json:"answer_tokens"`
+		MaxPriority       int64 `json:"max_priority"`
 	} `json:"tandem_limits"`
 }
 
@@ -202,7 +203,7 @@ func (t *tokens) read(token *oidc.IDToken) (*Principal, error) {
 		return nil, errors.New(`its claim "sub" does not name anybody`)
 	}
 	l := c.Limits
-	if min(l.RequestsPerMinute, l.TokensPerMinute, l.Concurrency, l.PromptTokens, l.AnswerTokens) < 0 {
+	if min(l.RequestsPerMinute, l.TokensPerMinute, l.Concurrency, l.PromptTokens, l.AnswerTokens, l.MaxPriority) < 0 {
 		return nil, errors.New(`its claim "tandem_limits" has a negative limit`)
 	}
 	for _, name := range append(words(c.Scope), words(c.Scp)...) {

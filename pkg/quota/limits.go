@@ -7,7 +7,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
-// Limits are what a tenant may use over all routers together; 0: no limit.
+// Limits are what a tenant may use over all routers together; 0: no limit, but where said.
 type Limits struct {
 	// RequestsPerMinute and TokensPerMinute are of any minute. Tokens are those of prompts and
 	// answers.
@@ -16,13 +16,15 @@ type Limits struct {
 	Concurrency int64
 	// PromptTokens and AnswerTokens bound one request.
 	PromptTokens, AnswerTokens int64
+	// MaxPriority is the highest priority of a request; 0 allows none above that of others.
+	MaxPriority int64
 }
 
 // LimitsOf are those of a message; nil: none.
 func LimitsOf(m *controlv1.TenantLimits) Limits {
 	return Limits{
 		RequestsPerMinute: int64(m.GetRequestsPerMinute()), TokensPerMinute: int64(m.GetTokensPerMinute()), Concurrency: int64(m.GetConcurrency()),
-		PromptTokens: int64(m.GetPromptTokens()), AnswerTokens: int64(m.GetAnswerTokens()),
+		PromptTokens: int64(m.GetPromptTokens()), AnswerTokens: int64(m.GetAnswerTokens()), MaxPriority: int64(m.GetMaxPriority()),
 	}
 }
 

@@ -11,9 +11,11 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/quota"
+	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
 // Authenticate is an rpc.ServerConfig's for the server of clients: it lets in who may call a method
@@ -57,10 +59,11 @@ func (s *Service) limits(ctx context.Context, set func(name string, values ...st
 	each("tokens", caller.Limits.TokensPerMinute, left.Tokens, left.TokensReset)
 }
 
-// counted is the error of a call. One that was refused for what it asks counts as a request: it has
-// been read, and more. Another router that asks for a client counts it itself.
+// counted is the error of a call. One that was refused for what it asks, or asks for a model that there is
+// not, counts as a request: it has been read, and more. Another router that asks for a client counts it itself.
 func (s *Service) counted(ctx context.Context, err error) error {
-	if status.Code(err) == codes.InvalidArgument && !s.peers.Asks(ctx) {
+	refused := status.Code(err) == codes.InvalidArgument || rpc.Reason(err) == api.ReasonModelNotFound
+	if refused && !s.peers.Asks(ctx) {
 		s.requests.Count(ctx)
 	}
 	return err

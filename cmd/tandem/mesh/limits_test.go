@@ -64,6 +64,10 @@ func TestLimitsThatACallNeverFits(t *testing.T) {
 			"tokens of answers":      {&controlv1.TenantLimits{TokensPerMinute: 32}, "/v1/completions", `{"prompt":[300,301,302],"n":3,"max_tokens":10}`, http.StatusBadRequest, "n"},
 			"as many tokens":         {&controlv1.TenantLimits{TokensPerMinute: 33}, "/v1/completions", `{"prompt":[300,301,302],"n":3,"max_tokens":10}`, http.StatusOK, ""},
 			"answers of any length":  {&controlv1.TenantLimits{TokensPerMinute: 50}, "/v1/completions", `{"prompt":[300],"n":2}`, http.StatusBadRequest, "n"},
+			"priority":               {&controlv1.TenantLimits{}, "/v1/completions", `{"prompt":[300],"max_tokens":1,"priority":-1}`, http.StatusBadRequest, "priority"},
+			"too high a priority":    {&controlv1.TenantLimits{MaxPriority: 5}, "/v1/completions", `{"prompt":[300],"max_tokens":1,"priority":-6}`, http.StatusBadRequest, "priority"},
+			"as high a priority":     {&controlv1.TenantLimits{MaxPriority: 5}, "/v1/completions", `{"prompt":[300],"max_tokens":1,"priority":-5}`, http.StatusOK, ""},
+			"a low priority":         {&controlv1.TenantLimits{}, "/v1/completions", `{"prompt":[300],"max_tokens":1,"priority":100}`, http.StatusOK, ""},
 			"short answers":          {&controlv1.TenantLimits{TokensPerMinute: 50, AnswerTokens: 10}, "/v1/completions", `{"prompt":[300],"n":2}`, http.StatusOK, ""},
 			"tokens of prompts":      {&controlv1.TenantLimits{TokensPerMinute: 7}, "/v1/completions", `{"prompt":[[300,301],[302,303,304]],"max_tokens":2}`, http.StatusBadRequest, "prompt"},
 			"tokens of texts":        {&controlv1.TenantLimits{TokensPerMinute: 6}, "/v1/embeddings", `{"input":[[300,301],[302,303,304]]}`, http.StatusBadRequest, "input"},
@@ -109,6 +113,8 @@ func TestLimitsOfWhatNothingIsGeneratedFor(t *testing.T) {
 			"counted":      {"/v1/responses/input_tokens", `{"input":"a"}`, http.StatusOK},
 			"not JSON":     {"/v1/completions", `{`, http.StatusBadRequest},
 			"a wrong form": {"/v1/completions", grammar, http.StatusBadRequest},
+			"no model":     {"/v1/completions", `{"model":"none","prompt":"a"}`, http.StatusNotFound},
+			"no item":      {"/v1/responses", `{"input":[{"type":"item_reference","id":"msg_1"}]}`, http.StatusNotFound},
 		} {
 			key, _ := m.create(name, &controlv1.TenantLimits{RequestsPerMinute: 2}, "generate")
 			left := 2

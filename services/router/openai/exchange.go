@@ -22,6 +22,7 @@ type exchange struct {
 	id            string
 	secret        string // of the accepted requests; "" before that
 	counted       bool   // as a request, by the backend
+	bodied        bool   // its body is or was being read
 	timeout       time.Duration
 	deadlineSetAt time.Time // when the write deadline was last moved
 	status        int       // of the answer; 0 before it begins

@@ -116,6 +116,7 @@ func (h *Handler) body(e *exchange, memory *memoryShare) ([]byte, error) {
 	if err := e.SetReadDeadline(time.Now().Add(h.config.ReadTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return nil, err
 	}
+	e.bodied = true
 	body, err := io.ReadAll(&countingReader{from: http.MaxBytesReader(e.writer, e.request.Body, maxBodyBytes), memory: memory})
 	tooLong, isTooLong := errors.AsType[*http.MaxBytesError](err)
 	switch {

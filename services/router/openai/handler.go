@@ -177,14 +177,25 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e := h.begin(w, r)
 	defer h.end(e)
 	if err := e.serve(e); err != nil {
-		switch FailureOf(err).Status {
-		case http.StatusBadRequest, http.StatusRequestEntityTooLarge:
-			if !e.counted {
-				e.limits.Count(e.request.Context()) // finding out took as long as a request that counts
-			}
+		if e.countsAs(err) {
+			e.limits.Count(e.request.Context()) // finding out took as long as a request that counts
 		}
 		e.fail(err)
 	}
+}
+
+// countsAs reports whether a request that failed counts as one without tokens: for what it asks, or for a body
+// that took a place and did not come. The backend counts requests that are not found to be resumed.
+func (e *exchange) countsAs(err error) bool {
+	switch f := FailureOf(err); f.Status {
+	case http.StatusBadRequest, http.StatusRequestEntityTooLarge:
+		return !e.counted
+	case http.StatusRequestTimeout:
+		return e.bodied
+	case http.StatusNotFound:
+		return e.bodied && f.Code != strings.ToLower(api.ReasonRequestNotFound)
+	}
+	return false
 }
 
 // begin makes the exchange of a request and finds the function that serves it.

@@ -40,6 +40,10 @@ func (s *Requests) admit(ctx context.Context, sharing Sharing, q *inferencev1.Ge
 		return by, nil
 	}
 	by.owner, p.Envelope.Tenant = caller.Tenant, caller.Tenant
+	if most := caller.Limits.MaxPriority; int64(q.GetPriority()) > most {
+		s.metrics.limited.WithLabelValues("priority").Inc()
+		return by, rpc.InvalidArgument("priority", fmt.Sprintf("%d is above %d, the highest that its tenant may ask for", q.GetPriority(), most))
+	}
 	if caller.Limits == (quota.Limits{}) {
 		return by, nil
 	}

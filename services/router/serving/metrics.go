@@ -70,7 +70,7 @@ func newMetrics(set *metricset.Set, spending *latencybudget.Spending) *metrics {
 		failedTries:   set.Counters("tandem_router_failed_tries_total", "Attempts in which a worker failed or refused, by its status.", "code"),
 		fallbacks:     set.Counter("tandem_router_fallbacks_total", "Requests in mode auto that ran on one worker, because no prefill worker was available or KV had no way from one."),
 		retries:       set.Counter("tandem_router_retries_total", "Retries that were asked for after a worker failed."),
-		limited:       set.Counters("tandem_router_quota_refused_total", "Requests refused for what their credentials allow, by limit: requests or tokens a minute, concurrency, or the size of one request.", "limit", "requests", "tokens", "concurrency", "size"),
+		limited:       set.Counters("tandem_router_quota_refused_total", "Requests refused for what their credentials allow, by limit: requests or tokens a minute, concurrency, or the size or priority of one request.", "limit", "requests", "tokens", "concurrency", "size", "priority"),
 		spent:         set.Counter("tandem_router_retries_refused_total", "Retries that were refused, since there had been as many as may be; their requests ended with UNAVAILABLE."),
 		hedges:        set.Counters("tandem_router_hedges_total", "Hedged attempts beside one whose first token was late, by result: won and went on alone, lost, or ended because the request ended before either had a first token.", "result", "won", "lost", "ended"),
 		hedgesRefused: set.Counters("tandem_router_hedges_refused_total", "Hedged attempts that were due and not begun, by reason: as many as may be had been, or no other worker would have begun at once.", "reason", routing.HedgeBudget, routing.HedgeNoCapacity),

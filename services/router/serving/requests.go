@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
@@ -216,7 +218,12 @@ func (s *Requests) plan(ctx context.Context, arrived time.Time, q *inferencev1.G
 	if err := s.Check(ctx, quota.Need{}, ""); err != nil {
 		return nil, err
 	}
-	return s.deps.Models.Plan(ctx, arrived, q, rendered)
+	p, err := s.deps.Models.Plan(ctx, arrived, q, rendered)
+	switch status.Code(err) {
+	case codes.Canceled, codes.DeadlineExceeded: // what is wrong with it the server counts
+		s.Count(ctx)
+	}
+	return p, err
 }
 
 // Resume continues an answer for a caller that has the request's secret. It calls found if the

@@ -20,7 +20,7 @@ var mainFlags = map[string][]string{
 	"chat":   {"system", "max-tokens", "temperature", "top-p", "top-k", "seed", "stop", "mode", "addr", "json"},
 	"doctor": {"addr", "control", "ca", "cert", "api-key", "etcd", "nats", "data-dir", "timeout", "json"},
 	"keys create": {
-		"tenant", "scope", "expires", "requests-per-minute", "tokens-per-minute", "max-concurrency", "max-prompt-tokens", "max-answer-tokens", "json",
+		"tenant", "scope", "expires", "requests-per-minute", "tokens-per-minute", "max-concurrency", "max-prompt-tokens", "max-answer-tokens", "max-priority", "json",
 	},
 	"bench serve": {
 		"addr", "openai", "rate", "concurrency", "sweep", "find-max", "trace", "duration", "slo",

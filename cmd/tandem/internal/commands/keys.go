@@ -112,6 +112,7 @@ type limitsJSON struct {
 	Concurrency       uint64 `json:"concurrency"`
 	PromptTokens      uint64 `json:"prompt_tokens"`
 	AnswerTokens      uint64 `json:"answer_tokens"`
+	MaxPriority       uint32 `json:"max_priority"`
 }
 
 // keysJSON is what `keys list --json` prints, and revokedKeyJSON `keys revoke --json`.
@@ -127,7 +128,7 @@ func keyOf(k *controlv1.ApiKey) keyJSON {
 	l := k.GetLimits()
 	return keyJSON{
 		ID: k.GetId(), Tenant: k.GetTenant(), Scopes: k.GetScopes(),
-		Limits:  limitsJSON{l.GetRequestsPerMinute(), l.GetTokensPerMinute(), l.GetConcurrency(), l.GetPromptTokens(), l.GetAnswerTokens()},
+		Limits:  limitsJSON{l.GetRequestsPerMinute(), l.GetTokensPerMinute(), l.GetConcurrency(), l.GetPromptTokens(), l.GetAnswerTokens(), l.GetMaxPriority()},
 		Created: k.GetCreated().AsTime(), Expires: timeOf(k.GetExpires()), Revoked: timeOf(k.GetRevoked()),
 	}
 }
@@ -167,6 +168,7 @@ uses.`,
 	fs.Uint64Var(&limits.Concurrency, "max-concurrency", 0, "most requests at a time; 0: no limit")
 	fs.Uint64Var(&limits.PromptTokens, "max-prompt-tokens", 0, "most tokens of a prompt; 0: no limit")
 	fs.Uint64Var(&limits.AnswerTokens, "max-answer-tokens", 0, "most tokens of an answer; 0: no limit")
+	fs.Uint32Var(&limits.MaxPriority, "max-priority", 0, "highest priority of a request, which goes before all of lower ones; 0: none above that of others")
 	oneOf(cmd, "scope", string(auth.Generate), string(auth.Operate))
 	asJSON := addJSON(cmd, "print one JSON object: id, key, tenant, scopes, limits, created, expires, revoked")
 	fs.VisitAll(func(f *pflag.Flag) { onlyOnCommandLine(cmd, f.Name) }) // what differs from key to key
@@ -282,7 +284,7 @@ func (l limitsJSON) String() string {
 		what string
 	}{
 		{l.RequestsPerMinute, "requests/min"}, {l.TokensPerMinute, "tokens/min"}, {l.Concurrency, "at a time"},
-		{l.PromptTokens, "prompt tokens"}, {l.AnswerTokens, "answer tokens"},
+		{l.PromptTokens, "prompt tokens"}, {l.AnswerTokens, "answer tokens"}, {uint64(l.MaxPriority), "highest priority"},
 	} {
 		if limit.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", limit.n, limit.what))

@@ -390,7 +390,7 @@ func (x *ApiKey) GetRevoked() *timestamppb.Timestamp {
 	return nil
 }
 
-// TenantLimits are what a tenant may use over all routers together. 0: no limit.
+// TenantLimits are what a tenant may use over all routers together. 0: no limit, but where said.
 type TenantLimits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Requests in any minute.
@@ -402,7 +402,10 @@ type TenantLimits struct {
 	// Tokens of a prompt.
 	PromptTokens uint64 `protobuf:"varint,4,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
 	// Tokens of an answer.
-	AnswerTokens  uint64 `protobuf:"varint,5,opt,name=answer_tokens,json=answerTokens,proto3" json:"answer_tokens,omitempty"`
+	AnswerTokens uint64 `protobuf:"varint,5,opt,name=answer_tokens,json=answerTokens,proto3" json:"answer_tokens,omitempty"`
+	// Highest priority of a request, which goes before all of lower ones, other tenants' too. 0: none
+	// above that of requests that ask for none.
+	MaxPriority   uint32 `protobuf:"varint,6,opt,name=max_priority,json=maxPriority,proto3" json:"max_priority,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -468,6 +471,13 @@ func (x *TenantLimits) GetPromptTokens() uint64 {
 func (x *TenantLimits) GetAnswerTokens() uint64 {
 	if x != nil {
 		return x.AnswerTokens
+	}
+	return 0
+}
+
+func (x *TenantLimits) GetMaxPriority() uint32 {
+	if x != nil {
+		return x.MaxPriority
 	}
 	return 0
 }
@@ -653,13 +663,14 @@ const file_tandem_control_v1_keys_proto_rawDesc = "" +
 	"\x06limits\x18\x05 \x01(\v2\x1f.tandem.control.v1.TenantLimitsR\x06limits\x124\n" +
 	"\acreated\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x124\n" +
 	"\aexpires\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x124\n" +
-	"\arevoked\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\arevoked\"\xd6\x01\n" +
+	"\arevoked\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\arevoked\"\xf9\x01\n" +
 	"\fTenantLimits\x12.\n" +
 	"\x13requests_per_minute\x18\x01 \x01(\x04R\x11requestsPerMinute\x12*\n" +
 	"\x11tokens_per_minute\x18\x02 \x01(\x04R\x0ftokensPerMinute\x12 \n" +
 	"\vconcurrency\x18\x03 \x01(\x04R\vconcurrency\x12#\n" +
 	"\rprompt_tokens\x18\x04 \x01(\x04R\fpromptTokens\x12#\n" +
-	"\ranswer_tokens\x18\x05 \x01(\x04R\fanswerTokens\"\x8f\x01\n" +
+	"\ranswer_tokens\x18\x05 \x01(\x04R\fanswerTokens\x12!\n" +
+	"\fmax_priority\x18\x06 \x01(\rR\vmaxPriority\"\x8f\x01\n" +
 	"\fTenantReport\x121\n" +
 	"\x06origin\x18\x01 \x01(\v2\x19.tandem.control.v1.OriginR\x06origin\x126\n" +
 	"\atenants\x18\x02 \x03(\v2\x1c.tandem.control.v1.TenantUseR\atenants\x12\x14\n" +
