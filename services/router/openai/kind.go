@@ -25,10 +25,10 @@ var meaningless = map[string]bool{
 	"store": true, "user": true, "verbosity": true, "web_search_options": true, "spaces_between_special_tokens": true,
 }
 
-// ignore names the members of a request that nobody looks for.
+// ignore names the members of a request that nobody looks for. Null is as if it were left out.
 func (k *kind) ignore(f *fields) {
-	for name := range f.members {
-		if !k.known[name] {
+	for name, raw := range f.members {
+		if !k.known[name] && string(raw) != "null" {
 			f.ignored.add(name)
 		}
 	}

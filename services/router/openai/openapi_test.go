@@ -215,7 +215,8 @@ func TestOpenAPIDescribesTheAnswers(t *testing.T) {
 func TestIgnoredMembersAreNamed(t *testing.T) {
 	for _, c := range []struct{ name, path, body, want string }{
 		{"none", chats, `{` + hi + `,"user":"u","max_tokens":3,"max_completion_tokens":4}`, ""},
-		{"misspelt and foreign", chats, `{` + hi + `,"max_token":3,"keep_alive":null}`, "keep_alive, max_token"},
+		{"misspelt and foreign", chats, `{` + hi + `,"max_token":3,"keep_alive":5}`, "keep_alive, max_token"},
+		{"null", chats, `{` + hi + `,"max_token":3,"keep_alive":null}`, "max_token"},
 		{"of the other kind", completions, `{"prompt":"a",` + hi + `}`, "messages"},
 		{"no header's", completions, `{"prompt":"a","a\r\nb, é":1}`, "a??b???"},
 		{"in a stream", completions, `{"prompt":"a","stream":true,"tenant":"t"}`, "tenant"},
