@@ -70,7 +70,7 @@ type embeddingUsage struct {
 
 // embed serves a request for embeddings.
 func (h *Handler) embed(e *exchange) error {
-	memory := h.newShare()
+	memory := h.newShare(e)
 	defer memory.release()
 	a, err := h.assembly(e, h.embeddings, memory)
 	if err != nil {

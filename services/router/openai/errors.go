@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -129,6 +130,26 @@ func (f *Failure) body() errorBody {
 		out.Error.Code = &f.Code
 	}
 	return out
+}
+
+// Write sends the failure as the answer to a request that no Handler gets.
+func (f *Failure) Write(w http.ResponseWriter) error {
+	body, err := marshal(f.body())
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	f.setRetry(w.Header())
+	w.WriteHeader(f.Status)
+	_, err = w.Write(append(body, '\n'))
+	return err
+}
+
+// IsAPI reports whether a Handler answers at this URL, or whoever asks takes it for one of OpenAI's API.
+func IsAPI(u *url.URL) bool {
+	_, _, serve := new(Handler).route(u)
+	return serve != nil || strings.HasPrefix(u.Path, "/v1/")
 }
 
 type errorBody struct {

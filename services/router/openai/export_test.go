@@ -52,7 +52,11 @@ func CompletionRequests(body string) ([]*inferencev1.GenerateRequest, error) {
 }
 
 // Held is how much of Config.MaxHeldBytes is taken.
-func (h *Handler) Held() int64 { return h.config.MaxHeldBytes - h.left.Load() }
+func (h *Handler) Held() int64 {
+	h.held.mu.Lock()
+	defer h.held.mu.Unlock()
+	return h.held.bytes
+}
 
 // Conn is a connection below TLS, which Handlers write to.
 type Conn struct{ conn }

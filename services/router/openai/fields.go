@@ -153,7 +153,7 @@ func (f *fields) integer(name string) *int64 {
 }
 
 // seed is any whole number of 64 bits: a negative one is the unsigned one of the
-// same bits, and what answers report is unsigned.
+// same bits, and what answers report is unsigned. But -1 is none, as in vLLM.
 func (f *fields) seed(name string) *uint64 {
 	if raw, ok := f.raw(name); ok {
 		if n, err := strconv.ParseUint(string(raw), 10, 64); err == nil {
@@ -161,7 +161,7 @@ func (f *fields) seed(name string) *uint64 {
 		}
 	}
 	n := f.integer(name)
-	if n == nil {
+	if n == nil || *n == -1 {
 		return nil
 	}
 	return new(uint64(*n))

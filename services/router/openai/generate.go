@@ -17,7 +17,7 @@ import (
 
 // generate serves a completion or a chat.
 func (h *Handler) generate(e *exchange, k *kind) error {
-	memory := h.newShare()
+	memory := h.newShare(e)
 	defer memory.release()
 	a, err := h.assembly(e, k, memory)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -120,7 +119,7 @@ type Handler struct {
 	config  Config
 	log     *slog.Logger
 	metrics *metrics
-	left    atomic.Int64 // of Config.MaxHeldBytes
+	held    heldMemory // at most Config.MaxHeldBytes
 	started time.Time
 	pages   *http.CrossOriginProtection // nil: every page may call
 
@@ -146,8 +145,7 @@ func New(config Config) (*Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("http metrics: %w", err)
 	}
-	h := &Handler{backend: config.Backend, config: config, log: config.Logger, metrics: m, started: time.Now(), pages: pages, chats: newKind(parseChat), completions: newKind(parseCompletion), responses: newKind(parseResponse), embeddings: newKind(parseEmbeddings)}
-	h.left.Store(config.MaxHeldBytes)
+	h := &Handler{backend: config.Backend, config: config, log: config.Logger, metrics: m, held: heldMemory{tenants: make(map[string]int64)}, started: time.Now(), pages: pages, chats: newKind(parseChat), completions: newKind(parseCompletion), responses: newKind(parseResponse), embeddings: newKind(parseEmbeddings)}
 	return h, nil
 }
 

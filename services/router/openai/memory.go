@@ -4,10 +4,12 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/auth"
 )
 
 // valueBytes is about what a value of JSON takes once it is read, beside its text.
@@ -39,36 +41,63 @@ func scoredBytes(tokens []*inferencev1.TokenLogprobs) (bytes int64) {
 	return bytes
 }
 
-// memoryShare is the part of one request in the memory that requests may take until they are
-// admitted, and answers that are sent as a whole until they are. What comes when it is full
-// is refused: to wait would hold a connection, and its body, as well. One goroutine at a
-// time uses it.
-type memoryShare struct {
-	left  *atomic.Int64 // of the memory of all
-	most  int64         // that the answers of one request may take
-	bytes int64
+// heldMemory is what requests take until they are admitted, and answers that are sent as a whole until they
+// are. What comes when it is full is refused: to wait would hold a connection, and its body, as well. A
+// tenant may take half of it, so that none keeps it from the others.
+type heldMemory struct {
+	mu      sync.Mutex
+	bytes   int64
+	tenants map[string]int64 // of those that have taken some
 }
 
-// newShare is a part of the memory, with nothing in it yet.
-func (h *Handler) newShare() *memoryShare { return &memoryShare{left: &h.left, most: h.mostOfOne()} }
+// memoryShare is the part of one request in it. One goroutine at a time uses it.
+type memoryShare struct {
+	of        *heldMemory
+	tenant    string // "": callers are not asked who they are
+	all, most int64  // that all requests may take, and the answers of one, or a tenant
+	bytes     int64
+}
 
-// mostOfOne is how much of the memory the answers of one request may take.
+// newShare is a part of the memory, with nothing in it yet, for a request.
+func (h *Handler) newShare(e *exchange) *memoryShare {
+	m := &memoryShare{of: &h.held, all: h.config.MaxHeldBytes, most: h.mostOfOne()}
+	if caller := auth.FromContext(e.request.Context()); caller != nil {
+		m.tenant = caller.Tenant
+	}
+	return m
+}
+
+// mostOfOne is how much of the memory the answers of one request may take, or all that a tenant sends.
 func (h *Handler) mostOfOne() int64 { return h.config.MaxHeldBytes / 2 }
 
 // take takes more, if there is as much.
 func (m *memoryShare) take(bytes int64) bool {
-	if m.left.Add(-bytes) < 0 {
-		m.left.Add(bytes)
+	m.of.mu.Lock()
+	defer m.of.mu.Unlock()
+	if m.of.bytes+bytes > m.all || m.tenant != "" && m.of.tenants[m.tenant]+bytes > m.most {
 		return false
 	}
-	m.bytes += bytes
+	m.add(bytes)
 	return true
 }
 
 // give gives back a part of what was taken.
 func (m *memoryShare) give(bytes int64) {
-	m.left.Add(bytes)
-	m.bytes -= bytes
+	m.of.mu.Lock()
+	defer m.of.mu.Unlock()
+	m.add(-bytes)
+}
+
+// add adds to what is taken. Its caller holds the lock.
+func (m *memoryShare) add(bytes int64) {
+	m.bytes += bytes
+	m.of.bytes += bytes
+	if m.tenant == "" {
+		return
+	}
+	if m.of.tenants[m.tenant] += bytes; m.of.tenants[m.tenant] == 0 {
+		delete(m.of.tenants, m.tenant)
+	}
 }
 
 // release gives back what was taken.
@@ -148,6 +177,6 @@ func (c *parsedRequest) tooLarge(prompt bool) error {
 func full() error {
 	return &Failure{
 		Status: http.StatusServiceUnavailable, Type: typeServer, Code: "overloaded", RetryAfter: time.Second,
-		Message: "waiting requests and unstreamed answers fill the memory set aside for them; send the request again",
+		Message: "waiting requests and unstreamed answers fill the memory set aside for them, or the half of it that one tenant may take; send the request again",
 	}
 }

@@ -20,9 +20,10 @@ func TestTranslates(t *testing.T) {
 	const user = `conversation{messages{role:"user" content:"hi"}}`
 	for _, c := range []struct{ name, path, body, want string }{
 		{"chat", chats, `{"model":"m",` + hi + `}`, `model:"m" sampling{} ` + user},
-		{"sampling", chats, `{` + hi + `,"temperature":0.5,"top_p":0.25,"min_p":0.125,"top_k":7,"seed":-1,"presence_penalty":1,"frequency_penalty":-2,"repetition_penalty":1.5}`,
-			`sampling{temperature:0.5 top_p:0.25 min_p:0.125 top_k:7 seed:18446744073709551615 presence_penalty:1 frequency_penalty:-2 repetition_penalty:1.5} ` + user},
+		{"sampling", chats, `{` + hi + `,"temperature":0.5,"top_p":0.25,"min_p":0.125,"top_k":7,"seed":-2,"presence_penalty":1,"frequency_penalty":-2,"repetition_penalty":1.5}`,
+			`sampling{temperature:0.5 top_p:0.25 min_p:0.125 top_k:7 seed:18446744073709551614 presence_penalty:1 frequency_penalty:-2 repetition_penalty:1.5} ` + user},
 		{"all of the likeliest", chats, `{` + hi + `,"top_k":-1}`, `sampling{top_k:0} ` + user},
+		{"a random seed, as vLLM has it", completions, `{"prompt":"hi","seed":-1}`, `sampling{} prompt:"hi"`},
 		{"the largest seed", chats, `{` + hi + `,"seed":18446744073709551615}`, `sampling{seed:18446744073709551615} ` + user},
 		{"zero is given", chats, `{` + hi + `,"temperature":0,"seed":0}`, `sampling{temperature:0 seed:0} ` + user},
 		{"null is not given", chats, `{` + hi + `,"temperature":null,"stop":null,"n":null,"stream":null,"tools":null,"logit_bias":null,"response_format":null,"max_tokens":null}`, `sampling{} ` + user},

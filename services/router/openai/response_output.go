@@ -113,7 +113,7 @@ func (o *output) end(status string) error {
 	item := o.current(status)
 	var events []responseEvent
 	if item.Type == typeCall {
-		events = append(events, o.ofItem(responseEvent{Type: "response.function_call_arguments.done", ItemID: item.ID, Arguments: item.Arguments}))
+		events = append(events, o.ofItem(responseEvent{Type: "response.function_call_arguments.done", ItemID: item.ID, Name: item.Name, Arguments: item.Arguments}))
 	} else {
 		part := (*item.Content)[0]
 		events = append(events,

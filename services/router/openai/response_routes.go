@@ -41,7 +41,7 @@ type inputTokens struct {
 
 // countInput counts the tokens of what a response would be asked with, once it is truncated.
 func (h *Handler) countInput(e *exchange) error {
-	memory := h.newShare()
+	memory := h.newShare(e)
 	defer memory.release()
 	a, err := h.assembly(e, h.responses, memory)
 	if err != nil {

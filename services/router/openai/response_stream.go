@@ -8,7 +8,7 @@ import (
 
 // respond serves a response.
 func (h *Handler) respond(e *exchange) error {
-	memory := h.newShare()
+	memory := h.newShare(e)
 	defer memory.release()
 	a, err := h.assembly(e, h.responses, memory)
 	if err != nil {
@@ -77,6 +77,7 @@ type responseEvent struct {
 	Text         *string         `json:"text,omitempty"`
 	Logprobs     *[]chatToken    `json:"logprobs,omitempty"`
 	Arguments    *string         `json:"arguments,omitempty"`
+	Name         string          `json:"name,omitempty"` // of the function
 }
 
 // take sends what an event adds.

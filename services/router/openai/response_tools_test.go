@@ -124,6 +124,7 @@ func TestResponsesHaveCalls(t *testing.T) {
 				Item      outputItem
 				ItemID    string `json:"item_id"`
 				Delta     string
+				Name      string
 				Arguments string
 				Response  struct{ Output []outputItem }
 			}
@@ -159,8 +160,8 @@ func TestResponsesHaveCalls(t *testing.T) {
 			case "response.function_call_arguments.delta":
 				item.Arguments += event.Delta
 			case "response.function_call_arguments.done":
-				if item.Arguments != event.Arguments {
-					t.Errorf("%s: arguments %q, in the end %q", c.name, item.Arguments, event.Arguments)
+				if item.Arguments != event.Arguments || item.Name != event.Name || item.Name == "" {
+					t.Errorf("%s: %s(%s), in the end %s(%s)", c.name, item.Name, item.Arguments, event.Name, event.Arguments)
 				}
 			case "response.output_item.done":
 				item.Status = event.Item.Status

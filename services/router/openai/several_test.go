@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +16,7 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/quota"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/openai"
@@ -317,6 +319,44 @@ func TestMemoryOfOtherAnswers(t *testing.T) {
 		}
 		cancel()
 		wait.Wait()
+	})
+}
+
+// One tenant cannot take all of the memory: what others send is served meanwhile.
+func TestMemoryOfOtherTenants(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, err := build(&fake{words: []string{"a"}}, openai.Config{
+			MaxHeldBytes: 64 << 10, Limits: new(count),
+			Authenticate: func(ctx context.Context, tenant string) (context.Context, error) {
+				return auth.With(ctx, &auth.Principal{Tenant: tenant}, ""), nil
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask := func(tenant string, body io.Reader) int {
+			q := httptest.NewRequest(http.MethodPost, completions, body)
+			q.Header.Set("Authorization", tenant)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, q)
+			return w.Code
+		}
+		prompt := `{"prompt":"` + strings.Repeat("x", 20<<10) + `"}`
+		stalled, writer := io.Pipe()
+		var wait sync.WaitGroup
+		wait.Go(func() { ask("a", stalled) })
+		if _, err := io.WriteString(writer, prompt[:len(prompt)-1]); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if first, second := ask("a", strings.NewReader(prompt)), ask("b", strings.NewReader(prompt)); first != http.StatusServiceUnavailable || second != http.StatusOK {
+			t.Errorf("the same tenant: %d; another: %d", first, second)
+		}
+		writer.Close()
+		wait.Wait()
+		if code := ask("a", strings.NewReader(prompt)); code != http.StatusOK || h.Held() != 0 {
+			t.Errorf("after its first request: %d, %d bytes are held", code, h.Held())
+		}
 	})
 }
 

@@ -18,6 +18,7 @@ import (
 // it takes.
 type eventLog struct {
 	memory *logMemory
+	tenant string
 	// overflow is called once, without a lock, if the log was cut off because it took too
 	// much memory. Its argument is the status that readers get.
 	overflow func(error)
@@ -73,8 +74,8 @@ const (
 	packedBytes = 48
 )
 
-func newEventLog(memory *logMemory, keeps bool, overflow func(error)) *eventLog {
-	l := &eventLog{memory: memory, keeps: keeps, overflow: overflow}
+func newEventLog(memory *logMemory, tenant string, keeps bool, overflow func(error)) *eventLog {
+	l := &eventLog{memory: memory, tenant: tenant, keeps: keeps, overflow: overflow}
 	memory.add(l)
 	return l
 }

@@ -175,3 +175,30 @@ func TestALogThatHandsOverKeepsNoOtherFromBeingCut(t *testing.T) {
 		t.Errorf("the other log has %d bytes", other.Bytes())
 	}
 }
+
+// A tenant with many small logs has none of another's cut off, though that is larger than each.
+func TestTheLargestLogOfTheLargestTenantIsCutOff(t *testing.T) {
+	l, err := serving.NewLog(false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill := func(tenant string, kib int) *serving.Log {
+		log := l.Of(tenant)
+		log.AppendEvent(&inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Finished{Finished: &inferencev1.Finished{Text: strings.Repeat("x", kib<<10)}}})
+		return log
+	}
+	other := fill("other", 1000)
+	var many []*serving.Log
+	for i := range 20 {
+		many = append(many, fill("many", 900+i))
+	}
+	cut := 0
+	for _, log := range many {
+		if log.Bytes() == 0 {
+			cut++
+		}
+	}
+	if other.Bytes() == 0 || cut == 0 || cut > 4 {
+		t.Errorf("the other tenant's log has %d bytes, and %d of the many were cut off", other.Bytes(), cut)
+	}
+}

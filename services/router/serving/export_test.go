@@ -114,13 +114,18 @@ type Log struct {
 func NewLog(keeps bool, now func(*inferencev1.GenerateEvent) bool) (*Log, error) {
 	set := metricset.New(nil)
 	l := &Log{reader: newReader(now)}
-	l.log = newEventLog(newLogMemory(Config{UnreadRequest: 1 << 20, UnreadMemory: 1 << 24}, set), keeps, func(error) {})
+	l.log = newEventLog(newLogMemory(Config{UnreadRequest: 1 << 20, UnreadMemory: 1 << 24}, set), "", keeps, func(error) {})
 	return l, set.Err()
 }
 
 // Beside returns the log of another request, which counts in the same memory.
 func (l *Log) Beside(now func(*inferencev1.GenerateEvent) bool) *Log {
-	return &Log{log: newEventLog(l.log.memory, false, func(error) {}), reader: newReader(now)}
+	return &Log{log: newEventLog(l.log.memory, "", false, func(error) {}), reader: newReader(now)}
+}
+
+// Of returns the log of a tenant's request, which counts in the same memory.
+func (l *Log) Of(tenant string) *Log {
+	return &Log{log: newEventLog(l.log.memory, tenant, false, func(error) {}), reader: newReader(nil)}
 }
 
 // Append is eventLog.append of a token.

@@ -64,7 +64,7 @@ func (m *logMemory) count(kept bool, bytes int64) {
 	}
 }
 
-// relieve cuts off the largest logs until what is unread is within its bound. Its
+// relieve cuts off the largest logs of the tenants with the most until what is unread is within its bound. Its
 // caller holds no lock.
 func (m *logMemory) relieve() {
 	for m.unread.Load() > m.mostUnread {
@@ -74,7 +74,7 @@ func (m *logMemory) relieve() {
 		}
 		m.cutOff.WithLabelValues("all").Inc()
 		largest.cut(rpc.Error(codes.ResourceExhausted, api.ReasonUnread,
-			fmt.Sprintf("unread answers, and those that can be resumed, fill the %s set aside for them, and this one takes the most: %s", size(m.mostUnread), largest.advice()), time.Second))
+			fmt.Sprintf("unread answers, and those that can be resumed, fill the %s set aside for them, this one's tenant takes the most, and it the most of that: %s", size(m.mostUnread), largest.advice()), time.Second))
 	}
 }
 
@@ -100,17 +100,31 @@ func (m *logMemory) takeVectors(vectors, numbers int) (release func(), err error
 	}
 }
 
-// largest is the log with the most that is not kept; nil: none has any. It takes no log's lock: one that
-// hands over a token may hold it for long.
+// largest is the log with the most that is not kept, of the tenant whose logs take the most, so that a
+// tenant with many small ones does not have another's cut off; nil: none has any. It takes no log's lock:
+// one that hands over a token may hold it for long.
 func (m *logMemory) largest() *eventLog {
 	m.mu.Lock()
 	logs := slices.Collect(maps.Keys(m.logs))
 	m.mu.Unlock()
+	of := make(map[string]struct {
+		sum, most int64
+		largest   *eventLog
+	})
 	var largest *eventLog
 	var most int64
 	for _, l := range logs {
-		if bytes := l.bytes.Load(); bytes > most && !l.kept.Load() {
-			largest, most = l, bytes
+		bytes := l.bytes.Load()
+		if bytes == 0 || l.kept.Load() {
+			continue
+		}
+		its := of[l.tenant]
+		if its.sum += bytes; bytes > its.most {
+			its.most, its.largest = bytes, l
+		}
+		if of[l.tenant] = its; its.sum > most {
+			most = its.sum
+			largest = its.largest
 		}
 	}
 	return largest

@@ -156,7 +156,7 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id string, c *Call
 	if recorder != nil {
 		r.loop.Now, r.loop.Recorder = s.deps.Log.Now, recorder
 	}
-	r.events = newEventLog(s.memory, r.resumable > 0, r.abort)
+	r.events = newEventLog(s.memory, r.tenant, r.resumable > 0, r.abort)
 	s.wait.Add(1) // until conclude returns
 	return r
 }
