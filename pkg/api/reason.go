@@ -54,6 +54,7 @@ const (
 	ReasonWorkerNotFound  = "WORKER_NOT_FOUND"  // NOT_FOUND, no
 	ReasonKeyNotFound     = "KEY_NOT_FOUND"     // NOT_FOUND, no
 	ReasonKeyExists       = "KEY_EXISTS"        // ALREADY_EXISTS, no: another key has this id
+	ReasonTooManyKeys     = "TOO_MANY_KEYS"     // RESOURCE_EXHAUSTED, no: there are as many keys as routers take
 	ReasonKeyNotKept      = "KEY_NOT_KEPT"      // UNAVAILABLE, again: etcd did not take the key
 	ReasonLastWorker      = "LAST_WORKER"       // FAILED_PRECONDITION, no: the drain would leave nobody of the role
 	ReasonPolicyNotKept   = "POLICY_NOT_KEPT"   // UNAVAILABLE, again: etcd did not take the policy

@@ -20,6 +20,10 @@ import (
 // keysPrefix is where API keys of clients are kept, by their ids.
 const keysPrefix = "/tandem/v1/keys/"
 
+// MaxKeys is how many API keys there may be, with those that were revoked lately: routers could not list
+// many more, and then would not hear that one is revoked.
+const MaxKeys = 10_000
+
 // revokedKept is how long a key that was revoked is still listed.
 const revokedKept = 30 * 24 * time.Hour
 
@@ -27,6 +31,8 @@ const revokedKept = 30 * 24 * time.Hour
 var (
 	// ErrKeyExists says that another key has the id.
 	ErrKeyExists = errors.New("another key has this id")
+	// ErrTooManyKeys says that there are MaxKeys already.
+	ErrTooManyKeys = fmt.Errorf("there are %d keys, the most that routers take", MaxKeys)
 	// ErrNoKey says that there is no such key, or several.
 	ErrNoKey = errors.New("no key")
 )
@@ -87,9 +93,20 @@ func readKey(entry Entry) (*controlv1.ApiKey, error) {
 	return key, nil
 }
 
-// CreateKey keeps an API key; ErrKeyExists: another one has its id.
+// CreateKey keeps an API key; ErrKeyExists: another one has its id; ErrTooManyKeys: there are MaxKeys, about.
 func (c *Client) CreateKey(ctx context.Context, key *controlv1.ApiKey) error {
-	err := c.putKey(ctx, key, 0, 0)
+	var summary Summary
+	err := c.bounded(ctx, func(ctx context.Context) (err error) {
+		summary, err = c.store.Summary(ctx, keysPrefix)
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case summary.Count >= MaxKeys:
+		return ErrTooManyKeys
+	}
+	err = c.putKey(ctx, key, 0, 0)
 	if errors.Is(err, ErrConflict) {
 		err = ErrKeyExists
 	}

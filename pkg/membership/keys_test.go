@@ -3,6 +3,7 @@ package membership_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -160,6 +161,23 @@ func TestKeyRevokedBeforeAnOutage(t *testing.T) {
 		<-time.After(time.Minute)
 		if valid, known := seen.is("aaaa"); valid || !known {
 			t.Errorf("without etcd the key is seen as valid: %t, known: %t", valid, known)
+		}
+	})
+}
+
+// Of too many keys routers would hear nothing any more, not even that one is revoked.
+func TestTooManyKeysAreRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membershiptest.NewStore()
+		client := membership.New(store, store, membership.Config{Endpoints: []string{"http://etcd"}}, slog.New(slog.DiscardHandler))
+		for i := range membership.MaxKeys - 1 {
+			store.Set(fmt.Sprintf("/tandem/v1/keys/%08x", i), "{}")
+		}
+		if err := client.CreateKey(t.Context(), &controlv1.ApiKey{Id: "aaaa"}); err != nil {
+			t.Errorf("the last one: %v", err)
+		}
+		if err := client.CreateKey(t.Context(), &controlv1.ApiKey{Id: "bbbb"}); !errors.Is(err, membership.ErrTooManyKeys) {
+			t.Errorf("one more: %v", err)
 		}
 	})
 }

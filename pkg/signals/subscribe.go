@@ -10,12 +10,16 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// receiveQueue is how many signals of one kind wait for the handlers. Beyond it
-// the NATS client drops them, and their readers see a gap.
-const receiveQueue = 4096
+// receiveQueue and receiveBytes are how many signals of one kind wait for the handlers, and how large
+// they may be together: whoever reaches the server may send large ones. Beyond that the NATS client drops
+// them, and their readers see a gap.
+const (
+	receiveQueue = 4096
+	receiveBytes = 32 << 20
+)
 
-// Handlers get signals. A nil one does not subscribe. They are called from one
-// goroutine and own what they get; its Origin is always there.
+// Handlers get signals. A nil one does not subscribe. One is called at a
+// time, and owns what it gets; its Origin is always there.
 type Handlers struct {
 	// Load gets the load reports of all workers.
 	Load func(*controlv1.LoadReport)
@@ -34,68 +38,61 @@ type Handlers struct {
 // returned no handler runs. It must not be called from a handler. The error
 // says that the connection is closed.
 func (c *Conn) Subscribe(handlers Handlers) (func(), error) {
-	var subscriptions []*nats.Subscription
-	unsubscribe := func() {
-		for _, s := range subscriptions {
-			// It fails only when the connection is closed, which ends it too.
-			_ = s.Unsubscribe()
-		}
+	s := &subscriber{conn: c}
+	subscribe(s, "tandem.v1.load.*.*", kindLoad, handlers.Load)
+	subscribe(s, "tandem.v1.kv.*", kindKv, handlers.Kv)
+	subscribe(s, "tandem.v1.queue.*", kindQueue, handlers.Queue)
+	subscribe(s, "tandem.v1.router.*", kindRouter, handlers.Router)
+	subscribe(s, "tandem.v1.tenants.*", kindTenants, handlers.Tenants)
+	if s.failure != nil {
+		s.end()
+		return nil, s.failure
 	}
-	var failure error
-	subscribe := func(subject string, wanted bool) chan *nats.Msg {
-		if !wanted || failure != nil {
-			return nil
-		}
-		messages := make(chan *nats.Msg, receiveQueue)
-		subscription, err := c.nats.ChanSubscribe(subject, messages)
-		if err != nil {
-			failure = fmt.Errorf("subscribe to %s: %w", subject, err)
-			return nil
-		}
-		subscriptions = append(subscriptions, subscription)
-		return messages
-	}
-	load := subscribe("tandem.v1.load.*.*", handlers.Load != nil)
-	kv := subscribe("tandem.v1.kv.*", handlers.Kv != nil)
-	queue := subscribe("tandem.v1.queue.*", handlers.Queue != nil)
-	router := subscribe("tandem.v1.router.*", handlers.Router != nil)
-	tenants := subscribe("tandem.v1.tenants.*", handlers.Tenants != nil)
-	if failure != nil {
-		unsubscribe()
-		return nil, failure
-	}
+	return sync.OnceFunc(s.end), nil
+}
 
-	done := make(chan struct{})
-	var reader sync.WaitGroup
-	reader.Go(func() {
-		for {
-			// done is looked at by itself first: select picks at random.
-			select {
-			case <-done:
-				return
-			default:
-			}
-			select {
-			case <-done:
-				return
-			case m := <-load:
-				receive(c, kindLoad, m, &controlv1.LoadReport{}, handlers.Load)
-			case m := <-kv:
-				receive(c, kindKv, m, &controlv1.KvEvent{}, handlers.Kv)
-			case m := <-queue:
-				receive(c, kindQueue, m, &controlv1.QueueReport{}, handlers.Queue)
-			case m := <-router:
-				receive(c, kindRouter, m, &controlv1.RouterReport{}, handlers.Router)
-			case m := <-tenants:
-				receive(c, kindTenants, m, &controlv1.TenantReport{}, handlers.Tenants)
-			}
+// subscriber has the subscriptions of one call of Subscribe.
+type subscriber struct {
+	conn          *Conn
+	subscriptions []*nats.Subscription
+	failure       error // of the first that could not be made
+
+	mu    sync.Mutex // held while a handler runs
+	ended bool
+}
+
+// subscribe calls handle with each signal of a kind.
+func subscribe[T any, M interface {
+	*T
+	signal
+}](s *subscriber, subject, kind string, handle func(M)) {
+	if handle == nil || s.failure != nil {
+		return
+	}
+	subscription, err := s.conn.nats.Subscribe(subject, func(m *nats.Msg) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !s.ended {
+			receive(s.conn, kind, m, M(new(T)), handle)
 		}
 	})
-	return sync.OnceFunc(func() {
-		unsubscribe()
-		close(done)
-		reader.Wait()
-	}), nil
+	if err != nil {
+		s.failure = fmt.Errorf("subscribe to %s: %w", subject, err)
+		return
+	}
+	s.subscriptions = append(s.subscriptions, subscription)
+	// It fails only when the connection is closed, which ends the subscription.
+	_ = subscription.SetPendingLimits(receiveQueue, receiveBytes)
+}
+
+// end ends all subscriptions. Once it has returned no handler runs.
+func (s *subscriber) end() {
+	for _, subscription := range s.subscriptions {
+		_ = subscription.Unsubscribe() // likewise
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
 }
 
 var errNoOrigin = errors.New("no origin")

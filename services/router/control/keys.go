@@ -20,7 +20,7 @@ import (
 
 // KeyStore has the API keys of clients.
 type KeyStore interface {
-	// CreateKey keeps a key; membership.ErrKeyExists: another one has its id.
+	// CreateKey keeps a key; membership.ErrKeyExists: another one has its id, ErrTooManyKeys: there are too many.
 	CreateKey(ctx context.Context, key *controlv1.ApiKey) error
 	// ListKeys is all keys, the oldest first.
 	ListKeys(ctx context.Context) ([]*controlv1.ApiKey, error)
@@ -49,7 +49,10 @@ func (k *Keys) CreateKey(ctx context.Context, q *controlv1.CreateKeyRequest) (*c
 	}
 	key.Created, key.Revoked = timestamppb.Now(), nil
 	err := k.store.CreateKey(ctx, key)
-	if errors.Is(err, membership.ErrKeyExists) {
+	switch {
+	case errors.Is(err, membership.ErrTooManyKeys):
+		return nil, rpc.Error(codes.ResourceExhausted, api.ReasonTooManyKeys, err.Error()+": one that is revoked counts for 30 days more, unless it is removed from etcd", 0)
+	case errors.Is(err, membership.ErrKeyExists):
 		return nil, rpc.Error(codes.AlreadyExists, api.ReasonKeyExists, fmt.Sprintf("another key has the id %s: draw another one", key.GetId()), 0)
 	}
 	return &controlv1.CreateKeyResponse{}, notKept(ctx, err)
