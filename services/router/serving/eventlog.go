@@ -42,6 +42,7 @@ type eventLog struct {
 type reader struct {
 	wake chan struct{} // holds one token when there may be an event
 	next int           // number of the event that it reads next
+	over bool          // the log has ended, as of its last read
 	// now sends an event at once, unless that could block, and returns whether it did. It is
 	// called while the reader is asleep. Nil: the reader sends all events itself.
 	now func(*inferencev1.GenerateEvent) bool
@@ -196,6 +197,7 @@ func (l *eventLog) read(r *reader) (event *inferencev1.GenerateEvent, ended bool
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.readUpTo(r.next)
+	r.over = l.ended
 	at := r.next - l.first + l.head
 	if at < l.head { // the log was cut off, or another reader has read past it
 		return nil, true, l.err

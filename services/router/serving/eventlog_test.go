@@ -5,9 +5,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/serving"
 )
 
@@ -200,5 +204,27 @@ func TestTheLargestLogOfTheLargestTenantIsCutOff(t *testing.T) {
 	}
 	if other.Bytes() == 0 || cut == 0 || cut > 4 {
 		t.Errorf("the other tenant's log has %d bytes, and %d of the many were cut off", other.Bytes(), cut)
+	}
+}
+
+// A reader that takes one event after the other, each just in time, is cut off in the end.
+func TestAnswersAreReadInTheEnd(t *testing.T) {
+	for each, want := range map[time.Duration]string{20 * time.Second: api.ReasonNotRead, 2 * time.Second: ""} {
+		synctest.Test(t, func(t *testing.T) {
+			l, err := serving.NewLog(true, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range 100 {
+				l.Append(i)
+			}
+			why := l.Follow(nil, func(*inferencev1.GenerateEvent) error {
+				time.Sleep(each)
+				return nil
+			})
+			if rpc.Reason(why) != want {
+				t.Errorf("with %s an event: %v", each, why)
+			}
+		})
 	}
 }

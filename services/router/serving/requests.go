@@ -246,6 +246,10 @@ func (s *Requests) Resume(ctx context.Context, q *inferencev1.ResumeRequest, fou
 	return follow(ctx, r.events, r.detach, q.GetOffset(), send, nil)
 }
 
+// readWithin is how long a reader has for what is left once an answer has ended, or once it has come, if that
+// is later. Between two events it has the server's own time limit, which would let it take hours.
+const readWithin = 5 * time.Minute
+
 var errSendPanicked = errors.New("the router failed to send the answer: see its log")
 
 // follow sends a request's events, without the tokens before from, to a reader that has been
@@ -258,8 +262,15 @@ func follow(ctx context.Context, events *eventLog, detach func(error), from uint
 		events.leave(reader)
 		detach(err)
 	}()
+	var over time.Time // when the answer had ended
 	for {
 		event, ended, err := events.read(reader)
+		switch {
+		case event != nil && reader.over && over.IsZero():
+			over = time.Now()
+		case event != nil && reader.over && time.Since(over) > readWithin:
+			return rpc.Errorf(codes.ResourceExhausted, api.ReasonNotRead, "the answer ended more than %s ago: read it as it arrives", readWithin)
+		}
 		switch {
 		case event != nil:
 			if event.GetTokens() != nil && event.GetOffset() < from || event.GetPromptLogprobs() != nil && from > 0 {
