@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/tandem-serving/tandem/services/router/openai"
 )
 
 // withHostname refuses requests to names that a stranger can own, on a port that this machine alone reaches and that is
@@ -30,7 +32,15 @@ func (p *process) isKnownName(w http.ResponseWriter, r *http.Request) bool {
 	if isLocalName(name) || isOfOrigins(name, p.options.Router.CORSOrigins) {
 		return true
 	}
-	http.Error(w, fmt.Sprintf("%q is no name of this machine: call localhost, name the page's origin in --router-cors-origins, or ask for keys (--auth required, --metrics-token-file)", name), http.StatusForbidden)
+	f := &openai.Failure{
+		Status: http.StatusForbidden, Type: "permission_error", Code: "host_not_allowed",
+		Message: fmt.Sprintf("%q is no name of this machine: call localhost, name the page's origin in --router-cors-origins, or ask for keys (--auth required, --metrics-token-file)", name),
+	}
+	if openai.IsAPI(r.URL) {
+		_ = f.Write(w) // nobody to tell
+	} else {
+		http.Error(w, f.Message, f.Status)
+	}
 	return false
 }
 

@@ -1,6 +1,7 @@
 package mesh_test
 
 import (
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -23,6 +24,26 @@ func (m *closedMesh) call(method, path, body string, change func(*http.Request))
 	}
 	_ = answer.Body.Close()
 	return answer
+}
+
+// strange asks for a page or an endpoint by a name that a stranger can own, and returns what came back and its type.
+func (m *closedMesh) strange(path string) (text, kind string) {
+	m.Helper()
+	request, err := http.NewRequestWithContext(m.Context(), http.MethodGet, "http://"+m.up.HTTP+path, nil)
+	if err != nil {
+		m.Fatal(err)
+	}
+	request.Host = "evil.example.com"
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		m.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode != http.StatusForbidden {
+		m.Errorf("%s: %d, %v", path, answer.StatusCode, err)
+	}
+	return string(body), answer.Header.Get("Content-Type")
 }
 
 // Pages of other origins may call where they are named. What others send without a preflight is
@@ -77,6 +98,13 @@ func TestNamesOfStrangers(t *testing.T) {
 			for name, want := range names {
 				if got := ask(m, name); got != want {
 					m.Errorf("%s, listening on %s: %d, want %d", name, host, got, want)
+				}
+			}
+			for path, json := range map[string]bool{"/v1/completions": true, "/chat/completions": true, "/v1/none": true, "/metrics": false, "/": false} {
+				text, kind := m.strange(path)
+				object := strings.HasPrefix(text, `{"error":{"message":"`) && strings.HasSuffix(text, `"type":"permission_error","param":null,"code":"host_not_allowed"}}`+"\n")
+				if object != json || strings.HasPrefix(kind, "application/json") != json || !strings.Contains(text, "is no name of this machine") {
+					m.Errorf("%s: %s %q", path, kind, text)
 				}
 			}
 		})
