@@ -336,3 +336,31 @@ func TestNoHedgedAttemptWhileOthersWait(t *testing.T) {
 		}
 	}
 }
+
+// What waits at another router goes to the worker that is free first, whole; further ones go to other workers.
+func TestTheNextElsewhereTakesTheFreeWorker(t *testing.T) {
+	for _, c := range []struct {
+		requests uint32
+		ms       float64
+		sent     bool
+	}{{1, 10, true}, {1, 300, false}, {8, 300, true}} {
+		ids := []string{"d1", "d2", "d3", "d4", "d5", "d6", "d7", "d8"}
+		records := []*controlv1.WorkerRecord{{Id: "router-1", Role: controlv1.Role_ROLE_ROUTER, Epoch: 1}}
+		for _, id := range ids {
+			records = append(records, large(id))
+		}
+		b := newBench(t, func(c *routing.Config) { c.Router = "router-0" }, records[1:]...)
+		b.list(records...)
+		for _, id := range ids {
+			b.do(load(id, controlv1.Role_ROLE_DECODE, nil))
+		}
+		b.do(routing.RouterReported{Report: &controlv1.RouterReport{
+			Origin: &controlv1.Origin{Id: "router-1", Epoch: 1, Sequence: 1}, Held: []*controlv1.HeldRequests{{Requests: c.requests, PromptMs: c.ms, DueInMs: 500}},
+		}})
+		r := b.request(agg, 100)
+		r.TTFT = 2 * time.Second
+		if d, refusal, _ := b.arrive(r); (d.Decode.ID != "") != c.sent {
+			t.Errorf("%d of %g ms wait at another router: %+v, %+v", c.requests, c.ms, d, refusal)
+		}
+	}
+}
