@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -22,31 +23,12 @@ func incomingTrace(ctx context.Context) context.Context {
 	if len(values) != 1 {
 		return ctx
 	}
-	return propagation.TraceContext{}.Extract(ctx, incomingHeaders{ctx: ctx, parent: values[0]})
-}
-
-// incomingHeaders reads a call's headers for the propagator.
-type incomingHeaders struct {
-	ctx    context.Context
-	parent string
-}
-
-// Get is one header; "" if it is not there.
-func (h incomingHeaders) Get(key string) string {
-	if key == api.HeaderTraceParent {
-		return h.parent
+	headers := propagation.MapCarrier{api.HeaderTraceParent: values[0]}
+	if states := metadata.ValueFromIncomingContext(ctx, api.HeaderTraceState); len(states) > 0 {
+		headers[api.HeaderTraceState] = states[0]
 	}
-	if values := metadata.ValueFromIncomingContext(h.ctx, key); len(values) > 0 {
-		return values[0]
-	}
-	return ""
+	return propagation.TraceContext{}.Extract(ctx, headers)
 }
-
-// Set is for clients.
-func (incomingHeaders) Set(string, string) {}
-
-// Keys are the headers that may be asked for.
-func (incomingHeaders) Keys() []string { return []string{api.HeaderTraceParent, api.HeaderTraceState} }
 
 // outgoingTrace adds the context's span to what is sent, if it is sampled.
 func outgoingTrace(ctx context.Context) context.Context {
@@ -112,14 +94,7 @@ func CodeName(c grpccodes.Code) string {
 // StartCall begins the client span of a call that the holder of ctx is about to
 // make: its context sends the span along. EndSpan ends it.
 func StartCall(ctx context.Context, tracer trace.Tracer, fullMethod string, attributes ...attribute.KeyValue) (context.Context, trace.Span) {
-	return tracer.Start(ctx, spanName(fullMethod), trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attributes...),
-		trace.WithAttributes(attribute.String("rpc.system.name", "grpc"), attribute.String("rpc.method", spanName(fullMethod))))
-}
-
-// spanName is a method without its leading slash, as OpenTelemetry names it.
-func spanName(fullMethod string) string {
-	if len(fullMethod) > 0 && fullMethod[0] == '/' {
-		return fullMethod[1:]
-	}
-	return fullMethod
+	method := strings.TrimPrefix(fullMethod, "/") // as OpenTelemetry names it
+	return tracer.Start(ctx, method, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attributes...),
+		trace.WithAttributes(attribute.String("rpc.system.name", "grpc"), attribute.String("rpc.method", method)))
 }

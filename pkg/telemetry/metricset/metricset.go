@@ -73,11 +73,6 @@ func (s *Set) CounterFunc(name, help string, labels prometheus.Labels, read func
 	s.Add(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, read))
 }
 
-// Gauge makes a gauge.
-func (s *Set) Gauge(name, help string) prometheus.Gauge {
-	return add(s, prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help}))
-}
-
 // Gauges makes one gauge for each value of a label.
 func (s *Set) Gauges(name, help, label string) *prometheus.GaugeVec {
 	return add(s, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{label}))
