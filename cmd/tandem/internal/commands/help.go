@@ -23,7 +23,7 @@ func addHelp(root *cobra.Command) {
 	all := new(helpAll)
 	root.PersistentFlags().Var(all, helpAllName, "print the help with all flags, grouped by topic")
 	root.PersistentFlags().Lookup(helpAllName).NoOptDefVal = "true"
-	_ = settings.CommandLineOnly(root.PersistentFlags(), helpAllName)
+	settings.CommandLineOnly(root.PersistentFlags(), helpAllName)
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
 		columns, _ := terminalSize(cmd.OutOrStdout())
 		_, err := io.WriteString(cmd.OutOrStdout(), helpText(cmd, all.on, columns))

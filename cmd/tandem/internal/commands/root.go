@@ -98,7 +98,7 @@ command line is wrong, 130 if Ctrl-C or SIGTERM ended it before it was done.`,
 	asGroup(root)
 	root.Flags().BoolP("help", "h", false, "help for tandem") // cobra's would say how the program was called
 	version := root.Flags().Bool("version", false, "print the version, as 'tandem version' does")
-	_ = settings.CommandLineOnly(root.Flags(), "version")
+	settings.CommandLineOnly(root.Flags(), "version")
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *version {
 			return printVersion(cmd.OutOrStdout(), false)
@@ -157,11 +157,7 @@ func indented(w io.Writer, result any) error {
 // onlyOnCommandLine keeps flags out of environment and files. The names are flags
 // of cmd, as a test of the whole tree checks.
 func onlyOnCommandLine(cmd *cobra.Command, names ...string) {
-	for _, name := range names {
-		if cmd.Flags().Lookup(name) != nil {
-			_ = settings.CommandLineOnly(cmd.Flags(), name)
-		}
-	}
+	settings.CommandLineOnly(cmd.Flags(), names...)
 }
 
 // newHelpCommand replaces cobra's, whose exit status is 0 for a command that does

@@ -29,14 +29,11 @@ const (
 
 // CommandLineOnly marks flags that make no sense in an environment or a file:
 // what is asked for this once, such as a prompt or the form of the output. It
-// returns an error if a name is not a flag of fs.
-func CommandLineOnly(fs *pflag.FlagSet, names ...string) error {
+// passes over names that are no flags of fs.
+func CommandLineOnly(fs *pflag.FlagSet, names ...string) {
 	for _, name := range names {
-		if err := fs.SetAnnotation(name, annotationCommandLine, []string{"true"}); err != nil {
-			return fmt.Errorf("mark --%s: %w", name, err)
-		}
+		_ = fs.SetAnnotation(name, annotationCommandLine, []string{"true"}) // it fails without the flag
 	}
-	return nil
 }
 
 func commandLineOnly(f *pflag.Flag) bool {
