@@ -207,7 +207,7 @@ func TestDocument(t *testing.T) {
 
 func TestWriteHTML(t *testing.T) {
 	var page strings.Builder
-	if err := measured([]float64{4, 8}, 1).WriteHTML(&page); err != nil || !strings.Contains(page.String(), "aggregated, disaggregated") {
+	if err := contenders.WriteHTML(&page, measured([]float64{4, 8}, 1).Outcomes); err != nil || !strings.Contains(page.String(), "aggregated, disaggregated") {
 		t.Errorf("%v, %d bytes", err, page.Len())
 	}
 }

@@ -38,9 +38,6 @@ func (r *Result) Document() Document {
 	return d
 }
 
-// WriteHTML writes the result as one page with the plots of all.
-func (r *Result) WriteHTML(w io.Writer) error { return WriteHTML(w, r.Outcomes) }
-
 // WriteHTML writes outcomes, whose names differ, as one page with the plots of all.
 func WriteHTML(w io.Writer, outcomes []*loadtest.Outcome) error {
 	var all []report.Named

@@ -32,7 +32,7 @@ var forms = []form{
 	{"arithmetic", &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Grammar{Grammar: `root ::= term ([-+] term)*
 		term ::= factor ([*/] factor)*
 		factor ::= [0-9]+ ("." [0-9]+)? | "-"? "(" root ")"`}}},
-	{"10 kB", first(large(0))},
+	{"10 kB", large(0)},
 	{"calls in free text", &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_StructuralTags{StructuralTags: &inferencev1.StructuralTags{
 		Triggers: []string{"<tool_call>"}, Separator: "\n", Repeats: true,
 		Tags: []*inferencev1.StructuralTag{{
@@ -42,12 +42,8 @@ var forms = []form{
 	}}}},
 }
 
-func first(source *inferencev1.StructuredOutput, _ string) *inferencev1.StructuredOutput {
-	return source
-}
-
 // large is a schema of about ten kilobytes. Schemas of different numbers differ.
-func large(number int) (*inferencev1.StructuredOutput, string) {
+func large(number int) *inferencev1.StructuredOutput {
 	var b strings.Builder
 	fmt.Fprintf(&b, `{"title":"schema %d","type":"object","additionalProperties":false,"properties":{`, number)
 	var required []string
@@ -67,7 +63,7 @@ func large(number int) (*inferencev1.StructuredOutput, string) {
 		}
 	}
 	fmt.Fprintf(&b, `},"required":[%s]}`, strings.Join(required, ","))
-	return ofSchema(b.String()), b.String()
+	return ofSchema(b.String())
 }
 
 // Synthetic makes the texts of a vocabulary: each byte, the pieces of JSON, numbers of up to
