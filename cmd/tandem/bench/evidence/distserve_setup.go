@@ -39,11 +39,16 @@ const optContext = 2048
 
 // workers are some of one role, each on as many A100s as its degree of tensor parallelism.
 func (m opt) workers(role string, count, degree int) group {
-	const bytesOfFP16 = 2
 	return group{role, count, machine{
 		split: fmt.Sprintf("TP%d", degree), profile: fmt.Sprintf("a100-%s-tp%d.json", m.name, degree), model: "facebook/" + m.name,
-		kvMemory: strconv.Itoa(m.tokens[degree] * 2 * m.layers * m.hidden * bytesOfFP16), cost: float64(degree),
+		kvMemory: strconv.Itoa(m.kvBytes(degree)), cost: float64(degree),
 	}}
+}
+
+// kvBytes is the KV memory of a worker of a degree of tensor parallelism, in FP16.
+func (m opt) kvBytes(degree int) int {
+	const bytesOfFP16 = 2
+	return m.tokens[degree] * 2 * m.layers * m.hidden * bytesOfFP16
 }
 
 // aggregatedLayouts are the layouts of a number of GPUs in which all workers do both phases,

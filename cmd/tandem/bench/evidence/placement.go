@@ -161,8 +161,7 @@ func (p point) scenario(o Options, prefill int, mode string) string {
 	text := m.text() + "block-tokens: 16\n"
 	text += fmt.Sprintf("profile: {file: %q, model: facebook/%s}\n", o.profile(mapProfile), m.name)
 	text += fmt.Sprintf("network: {latency: 20us, bandwidth: %.0fMB/s}\nrouter: {tenant-max-requests: 1000000}\npools:\n", p.bandwidth/1e6)
-	const bytesOfFP16 = 2
-	worker := fmt.Sprintf("kv-memory: %d, max-batch-tokens: 2048, max-sequences: 128, transfer-credit-bytes: %d", m.tokens[1]*2*m.layers*m.hidden*bytesOfFP16, 64<<20)
+	worker := fmt.Sprintf("kv-memory: %d, max-batch-tokens: 2048, max-sequences: 128, transfer-credit-bytes: %d", m.kvBytes(1), 64<<20)
 	if prefill > 0 {
 		text += fmt.Sprintf("  prefill: {role: prefill, count: %d, %s}\n", prefill, worker)
 	}
