@@ -1,14 +1,11 @@
 package plan
 
 import (
-	"context"
 	"fmt"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/simulatedtarget"
-	"github.com/tandem-serving/tandem/loadtest/drive"
-	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/report"
 	"github.com/tandem-serving/tandem/pkg/worker"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -74,27 +71,15 @@ func (p pools) workers(size Size) []*simulate.Worker {
 	return all
 }
 
-// cluster is workers of a size with the load of a question.
-type cluster struct {
-	simulatedtarget.Server
-	question *Question
-	pools    pools
-	size     Size
-}
-
-func (p *planner) cluster(size Size) cluster {
-	return cluster{simulatedtarget.Server{Scenario: p.question.Cluster, Address: size.String()}, p.question, p.pools, size}
-}
-
-// Drive is a run on a cluster of its own.
-func (c cluster) Drive(ctx context.Context, o drive.Options) (*record.Run, error) {
-	q := c.question
-	config := q.Cluster.Config(q.Load.Workload.Seed)
-	config.Workers = c.pools.workers(c.size)
-	config.Mode, config.TTFT, config.TPOT = q.Mode, q.TTFT, q.TPOT
-	if c.size.Prefill == 0 {
-		config.Mode = inferencev1.Mode_MODE_AGGREGATED
+// cluster is workers of a size with the load of the question.
+func (p *planner) cluster(size Size) simulatedtarget.Server {
+	q := p.question
+	mode := q.Mode
+	if size.Prefill == 0 {
+		mode = inferencev1.Mode_MODE_AGGREGATED
 	}
-	_, run, err := c.Run(ctx, config, o, nil)
-	return run, err
+	return simulatedtarget.Server{
+		Scenario: q.Cluster, Address: size.String(), Seed: q.Load.Workload.Seed, Mode: mode, TTFT: q.TTFT, TPOT: q.TPOT,
+		Change: func(c *simulate.Config) { c.Workers = p.pools.workers(size) },
+	}
 }

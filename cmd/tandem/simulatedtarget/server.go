@@ -7,11 +7,13 @@ package simulatedtarget
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/tandem-serving/tandem/loadtest/client"
 	"github.com/tandem-serving/tandem/loadtest/drive"
 	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/workload"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	"github.com/tandem-serving/tandem/simulate"
 	"github.com/tandem-serving/tandem/simulate/scenario"
 )
@@ -25,12 +27,28 @@ type Server struct {
 	Scenario *scenario.Scenario
 	// Address is what reports say of where it is.
 	Address string
+	// Seed is that of the cluster; Mode, TTFT and TPOT are of all requests.
+	Seed       uint64
+	Mode       inferencev1.Mode
+	TTFT, TPOT time.Duration
+	// Change changes the cluster before it starts; nil: nothing does.
+	Change func(*simulate.Config)
 }
 
-// Run does a run on a cluster of config, which is the scenario's, changed or not. The run ends early
-// with ctx, and when enough, if there is one, says so of a request that has ended. The cluster is as
-// it is after the run.
-func (s Server) Run(ctx context.Context, config simulate.Config, o drive.Options, enough func(*record.Record) bool) (*simulate.Cluster, *record.Run, error) {
+// Drive does a run on a cluster of its own.
+func (s Server) Drive(ctx context.Context, o drive.Options) (*record.Run, error) {
+	_, run, err := s.Run(ctx, o, nil)
+	return run, err
+}
+
+// Run is Drive that ends early when enough, if there is one, says so of a request that has ended. The
+// cluster is as it is after the run.
+func (s Server) Run(ctx context.Context, o drive.Options, enough func(*record.Record) bool) (*simulate.Cluster, *record.Run, error) {
+	config := s.Scenario.Config(s.Seed)
+	config.Mode, config.TTFT, config.TPOT = s.Mode, s.TTFT, s.TPOT
+	if s.Change != nil {
+		s.Change(&config)
+	}
 	if err := o.Complete(); err != nil {
 		return nil, nil, err
 	}

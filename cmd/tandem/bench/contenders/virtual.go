@@ -1,7 +1,6 @@
 package contenders
 
 import (
-	"context"
 	"fmt"
 	"strings"
 
@@ -12,8 +11,6 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 	"github.com/tandem-serving/tandem/cmd/tandem/simulatedtarget"
 	"github.com/tandem-serving/tandem/loadtest"
-	"github.com/tandem-serving/tandem/loadtest/drive"
-	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/simulate/scenario"
 )
 
@@ -62,23 +59,11 @@ func (p VirtualPlan) New() (Virtual, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &virtualMesh{Server: simulatedtarget.Server{Scenario: read, Address: "on virtual time"}, mode: p.Mode}, nil
+	return &virtualMesh{Server: simulatedtarget.Server{Scenario: read, Address: "on virtual time", Seed: 1, Mode: p.Mode}}, nil
 }
 
 // virtualMesh is a cluster of a VirtualPlan.
-type virtualMesh struct {
-	simulatedtarget.Server
-	mode  inferencev1.Mode
-	carry Bounds
-}
+type virtualMesh struct{ simulatedtarget.Server }
 
 // Ask implements Virtual.
-func (v *virtualMesh) Ask(b Bounds) { v.carry = b }
-
-// Drive implements Virtual. Each run has a cluster of its own.
-func (v *virtualMesh) Drive(ctx context.Context, o drive.Options) (*record.Run, error) {
-	config := v.Scenario.Config(1)
-	config.Mode, config.TTFT, config.TPOT = v.mode, v.carry.TTFT, v.carry.TPOT
-	_, run, err := v.Run(ctx, config, o, nil)
-	return run, err
-}
+func (v *virtualMesh) Ask(b Bounds) { v.TTFT, v.TPOT = b.TTFT, b.TPOT }

@@ -61,7 +61,7 @@ func (policies) Run(ctx context.Context, o Options) (*Result, error) {
 		if err != nil {
 			return err
 		}
-		t.change = func(c *simulate.Config) { c.Routing.Policy = name }
+		t.Change = func(c *simulate.Config) { c.Routing.Policy = name }
 		f, err := t.at(ctx, burstRate*float64(workers), 0)
 		if err != nil {
 			return fmt.Errorf("%d workers, %s: %w", workers, name, err)
@@ -135,7 +135,7 @@ func severalRouters(ctx context.Context, o Options, r *Result, loads []float64, 
 		if err != nil {
 			return err
 		}
-		t.change = func(c *simulate.Config) { c.Routers = count }
+		t.Change = func(c *simulate.Config) { c.Routers = count }
 		found[i], err = t.at(ctx, load, i%seeds)
 		return err
 	}); err != nil {

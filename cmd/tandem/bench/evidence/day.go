@@ -108,7 +108,7 @@ func (d *dayRun) measure(ctx context.Context, o Options, times float64) error {
 	if err != nil {
 		return err
 	}
-	t.change = func(c *simulate.Config) {
+	t.Change = func(c *simulate.Config) {
 		if c.Autoscale != nil && d.target > 0 {
 			c.Autoscale.TargetTokens = d.target
 		}

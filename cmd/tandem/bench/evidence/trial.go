@@ -25,13 +25,9 @@ import (
 type trial struct {
 	simulatedtarget.Server
 	load    loadtest.Config
-	mode    inferencev1.Mode
-	sendSLO bool
 	traffic *pflag.FlagSet
-	round   int
-	// change changes the cluster before it starts, begins and ends read it when the measured window
-	// begins and ends (of a load with a duration), ended after a run; nil: nothing does.
-	change              func(*simulate.Config)
+	// begins and ends read the cluster when the measured window begins and ends (of a load with a
+	// duration), ended after a run; nil: nothing does.
 	begins, ends, ended func(*simulate.Cluster)
 	// verdict ends a run when it is certain; nil: runs go to their end.
 	verdict *verdict
@@ -46,25 +42,30 @@ func newTrial(folder, text string) (*trial, error) {
 	t.traffic = pflag.NewFlagSet("", pflag.ContinueOnError)
 	t.load.RegisterFlags(t.traffic)
 	mode := t.traffic.String("mode", "auto", "")
-	t.traffic.BoolVar(&t.sendSLO, "send-slo", false, "")
+	sendSLO := t.traffic.Bool("send-slo", false, "")
 	var err error
 	if t.Scenario, err = scenario.Parse(folder+"/evidence.yaml", []byte(text), t.traffic); err != nil {
 		return nil, err
 	}
 	var known bool
-	if t.mode, known = api.Parse[inferencev1.Mode](*mode); !known {
+	if t.Mode, known = api.Parse[inferencev1.Mode](*mode); !known {
 		return nil, fmt.Errorf("%q is no mode", *mode)
 	}
 	t.load.DurationSet, t.load.WarmupSet = t.traffic.Changed("duration"), t.traffic.Changed("warmup")
-	return t, t.load.Validate()
+	if err := t.load.Validate(); err != nil || !*sendSLO {
+		return t, err
+	}
+	slo, err := t.load.Objective()
+	t.TTFT, t.TPOT = slo.Bound("ttft"), slo.Bound("tpot")
+	return t, err
 }
 
 // at sends a rate, requests a second, with the arrivals of a round, and returns what clients
 // saw. Rates of one round have the same random numbers.
 func (t *trial) at(ctx context.Context, rate float64, round int) (report.Figures, error) {
 	load := t.load
-	load.Drive = t.drive
-	t.round = round
+	load.Drive = t.Drive
+	t.Seed = t.load.Workload.Seed + uint64(round)
 	session, err := loadtest.NewSession(ctx, load, t, nil)
 	if err != nil {
 		return report.Figures{}, err
@@ -94,25 +95,19 @@ func (t *trial) passes(ctx context.Context, rate float64, round int) (bool, erro
 	return f.SLOAttainment >= search.Share, err // some did not end
 }
 
-// drive is a run on a cluster of its own.
-func (t *trial) drive(ctx context.Context, o drive.Options) (*record.Run, error) {
-	config := t.Scenario.Config(t.load.Workload.Seed + uint64(t.round))
-	config.Mode = t.mode
-	if t.sendSLO {
-		slo, err := t.load.Objective()
-		if err != nil {
-			return nil, err
+// Drive is a run on a cluster of its own.
+func (t *trial) Drive(ctx context.Context, o drive.Options) (*record.Run, error) {
+	server := t.Server
+	server.Change = func(c *simulate.Config) {
+		if t.Change != nil {
+			t.Change(c)
 		}
-		config.TTFT, config.TPOT = slo.Bound("ttft"), slo.Bound("tpot")
-	}
-	if t.change != nil {
-		t.change(&config)
-	}
-	if t.begins != nil {
-		config.Events = append(slices.Clip(config.Events), simulate.Event{At: o.Warmup, Do: simulate.Call(t.begins)})
-	}
-	if t.ends != nil {
-		config.Events = append(slices.Clip(config.Events), simulate.Event{At: o.Warmup + o.Duration, Do: simulate.Call(t.ends)})
+		if t.begins != nil {
+			c.Events = append(slices.Clip(c.Events), simulate.Event{At: o.Warmup, Do: simulate.Call(t.begins)})
+		}
+		if t.ends != nil {
+			c.Events = append(slices.Clip(c.Events), simulate.Event{At: o.Warmup + o.Duration, Do: simulate.Call(t.ends)})
+		}
 	}
 	var enough func(*record.Record) bool
 	if t.verdict != nil {
@@ -122,7 +117,7 @@ func (t *trial) drive(ctx context.Context, o drive.Options) (*record.Run, error)
 		}
 		enough = t.verdict.ended
 	}
-	cluster, run, err := t.Run(ctx, config, o, enough)
+	cluster, run, err := server.Run(ctx, o, enough)
 	if t.ended != nil && cluster != nil {
 		t.ended(cluster)
 	}

@@ -169,16 +169,14 @@ func (f *simulateFlags) simulation(cmd *cobra.Command, file string) (*simulation
 			return nil, err
 		}
 	}
-	return &simulation{Server: simulatedtarget.Server{Scenario: read, Address: file}, seed: f.config.Workload.Seed, mode: mode, ttft: f.target.ttft, tpot: f.target.tpot}, nil
+	return &simulation{Server: simulatedtarget.Server{
+		Scenario: read, Address: file, Seed: f.config.Workload.Seed, Mode: mode, TTFT: f.target.ttft, TPOT: f.target.tpot,
+	}}, nil
 }
 
 // simulation does the runs of a load test on clusters of a scenario.
 type simulation struct {
 	simulatedtarget.Server
-	seed       uint64
-	mode       inferencev1.Mode
-	ttft, tpot time.Duration
-	policy     string // of routing; empty: the scenario's
 
 	wall, virtual time.Duration
 	requests      int
@@ -189,10 +187,7 @@ type simulation struct {
 // Drive is a run on a cluster of its own.
 func (s *simulation) Drive(ctx context.Context, o drive.Options) (*record.Run, error) {
 	began := time.Now()
-	config := s.Scenario.Config(s.seed)
-	config.Mode, config.TTFT, config.TPOT = s.mode, s.ttft, s.tpot
-	config.Routing.Policy = cmp.Or(s.policy, config.Routing.Policy)
-	cluster, run, err := s.Run(ctx, config, o, nil)
+	cluster, run, err := s.Run(ctx, o, nil)
 	if cluster == nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/simulate"
 )
 
 // policyRow is what a routing policy made of the traffic.
@@ -38,7 +39,7 @@ type policyComparison struct {
 func comparePolicies(ctx context.Context, config loadtest.Config, s simulation, live loadtest.Progress) (policyComparison, error) {
 	var table policyComparison
 	for _, name := range routing.Policies() {
-		s.policy = name
+		s.Change = func(c *simulate.Config) { c.Routing.Policy = name }
 		config.Drive = s.Drive
 		out, err := loadtest.Run(ctx, config, s, policyProgress{live, name})
 		if err != nil {
