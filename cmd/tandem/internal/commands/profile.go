@@ -130,11 +130,12 @@ the results all the same, says NOT VALID, and ends with exit status 1.`,
 }
 
 func (f *profileFlags) check() error {
+	_, unknown := model.Preset(f.preset)
 	switch {
 	case f.model != "" && f.preset != "":
 		return errors.New("--model and --preset are both given: pass one of them")
-	case f.preset != "" && unknownPreset(f.preset) != nil:
-		return fmt.Errorf("--preset: %w", unknownPreset(f.preset))
+	case f.preset != "" && unknown != nil:
+		return fmt.Errorf("--preset: %w", unknown)
 	case f.distServe != "" && f.entry == "":
 		return errors.New("--from-distserve needs --entry, a model in the file, such as facebook/opt-13b")
 	case f.distServe == "" && f.entry != "":
@@ -320,11 +321,6 @@ func (r *profileReport) print(out io.Writer, file string) error {
 		fmt.Fprintf(out, "written to %s\n", file)
 	}
 	return nil
-}
-
-func unknownPreset(name string) error {
-	_, err := model.Preset(name)
-	return err
 }
 
 // drawn is how many tokens a step draws.
