@@ -1,17 +1,14 @@
 package commands
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"path/filepath"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/handover"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
-	"github.com/tandem-serving/tandem/cmd/tandem/tempfolder"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -61,27 +58,25 @@ Without --model, the command makes a model with random weights and removes it at
 		if err := plan.Validate(); err != nil {
 			return usageError(cmd, err.Error())
 		}
-		if dir == "" {
+		p := newProgress(cmd.ErrOrStderr())
+		folder, remove, err := measuredModel{name: dir, shape: func() (model.Shape, error) {
 			shape, err := model.Preset(preset)
 			if err != nil {
-				return usageError(cmd, "--preset: "+err.Error())
+				err = usageError(cmd, "--preset: "+err.Error())
 			}
-			made, err := tempfolder.Make("bench")
-			if err != nil {
-				return fmt.Errorf("make a folder for the model: %w", err)
-			}
-			defer func() { _ = made.Remove() }() // nobody is helped by an error of it
-			dir = filepath.Join(made.Path, preset)
-			if err := synthesize(cmd.Context(), cmd.ErrOrStderr(), dir, shape); err != nil {
-				return interruptedOr(cmd.Context(), err)
-			}
+			return shape, err
+		}}.directory(cmd.Context(), p)
+		p.finish()
+		if err != nil {
+			return interruptedOr(cmd.Context(), err)
 		}
-		spec, err := model.LoadSpec(dir, model.Options{})
+		defer func() { _ = remove() }() // nobody is helped by an error of it
+		spec, err := model.LoadSpec(folder, model.Options{})
 		if err != nil {
 			return err
 		}
 		plan.Vocabulary = spec.VocabSize
-		plan.Mesh = processes.Plan{Arguments: []string{"--model", dir}, Worker: arguments, StartTimeout: meshStartTimeout}
+		plan.Mesh = processes.Plan{Arguments: []string{"--model", folder}, Worker: arguments, StartTimeout: meshStartTimeout}
 		said := func(line string) {
 			if !*asJSON {
 				fmt.Fprintln(cmd.ErrOrStderr(), line)
@@ -91,12 +86,6 @@ Without --model, the command makes a model with random weights and removes it at
 		return measured(cmd, *asJSON, result, err, printHandover)
 	}
 	return cmd
-}
-
-func synthesize(ctx context.Context, stderr io.Writer, dir string, shape model.Shape) error {
-	progress, finish := terminalProgress(stderr)
-	defer finish()
-	return model.Synthesize(ctx, dir, shape, model.SynthOptions{Progress: progress})
 }
 
 func printHandover(w io.Writer, r *handover.Result) error {
