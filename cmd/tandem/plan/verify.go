@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/measure"
 	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/report"
 )
@@ -120,29 +121,21 @@ func Verify(ctx context.Context, q *Question, size Size, server client.Client, s
 		Size: size, RatePerSecond: p.formulas.rate, Predicted: p.prediction(&predicted), Measured: p.prediction(&measured),
 		Limited: measured.Limit(), NotServed: measured.Requests - measured.Completed,
 	}
-	v.compare()
+	v.compare(&predicted, &measured)
 	return v, nil
 }
 
-func (v *Verification) compare() {
+func (v *Verification) compare(predicted, measured *report.Figures) {
 	for _, l := range []struct {
-		name      string
-		predicted *Percentiles
-		measured  *Percentiles
-	}{{"ttft", v.Predicted.TTFT, v.Measured.TTFT}, {"tpot", v.Predicted.TPOT, v.Measured.TPOT}} {
-		for _, q := range []struct {
-			name string
-			of   func(*Percentiles) *float64
-		}{
-			{"p50", func(p *Percentiles) *float64 { return p.P50 }},
-			{"p90", func(p *Percentiles) *float64 { return p.P90 }},
-			{"p99", func(p *Percentiles) *float64 { return p.P99 }},
-		} {
-			c := Compared{Latency: l.name, Percentile: q.name, PredictedMs: q.of(l.predicted), MeasuredMs: q.of(l.measured)}
+		name                string
+		predicted, measured *measure.Distribution
+	}{{"ttft", predicted.TTFT, measured.TTFT}, {"tpot", predicted.TPOT, measured.TPOT}} {
+		for _, percentile := range []string{"p50", "p90", "p99"} {
+			c := Compared{Latency: l.name, Percentile: percentile, PredictedMs: l.predicted.Percentile(percentile), MeasuredMs: l.measured.Percentile(percentile)}
 			if c.PredictedMs != nil && c.MeasuredMs != nil && *c.MeasuredMs > 0 {
 				relative := *c.PredictedMs / *c.MeasuredMs - 1
 				c.Error = &relative
-				if size := math.Abs(relative); q.name == "p99" && (v.WorstP99 == nil || size > *v.WorstP99) {
+				if size := math.Abs(relative); percentile == "p99" && (v.WorstP99 == nil || size > *v.WorstP99) {
 					v.WorstP99 = &size
 				}
 			}
