@@ -24,7 +24,7 @@ const keysPrefix = "/tandem/v1/keys/"
 // many more, and then would not hear that one is revoked.
 const MaxKeys = 10_000
 
-// revokedKept is how long a key that was revoked is still listed.
+// revokedKept is how long a key that was revoked or has expired is still listed.
 const revokedKept = 30 * 24 * time.Hour
 
 // Errors of keys.
@@ -93,7 +93,7 @@ func readKey(entry Entry) (*controlv1.ApiKey, error) {
 	return key, nil
 }
 
-// CreateKey keeps an API key; ErrKeyExists: another one has its id; ErrTooManyKeys: there are MaxKeys, about.
+// CreateKey keeps an API key, one that expires for revokedKept more; ErrKeyExists: another one has its id; ErrTooManyKeys: there are MaxKeys, about.
 func (c *Client) CreateKey(ctx context.Context, key *controlv1.ApiKey) error {
 	var summary Summary
 	err := c.bounded(ctx, func(ctx context.Context) (err error) {
@@ -106,7 +106,17 @@ func (c *Client) CreateKey(ctx context.Context, key *controlv1.ApiKey) error {
 	case summary.Count >= MaxKeys:
 		return ErrTooManyKeys
 	}
-	err = c.putKey(ctx, key, 0, 0)
+	var lease int64
+	if key.GetExpires() != nil { // as long as one that is revoked
+		err = c.bounded(ctx, func(ctx context.Context) (err error) {
+			lease, _, err = c.leases.Grant(ctx, max(time.Until(key.GetExpires().AsTime()), 0)+revokedKept)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	err = c.putKey(ctx, key, lease, 0)
 	if errors.Is(err, ErrConflict) {
 		err = ErrKeyExists
 	}

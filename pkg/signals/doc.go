@@ -37,6 +37,6 @@
 // # Goroutines
 //
 // A Conn has one goroutine that sends, besides those of the NATS client; Close
-// ends them. Each Subscribe has one that calls the handlers, one after the
-// other; the function that it returns ends it.
+// ends them. Those call the handlers of a Subscribe, one after the other;
+// once the function that it returns has returned, no more.
 package signals

@@ -51,7 +51,7 @@ func (k *Keys) CreateKey(ctx context.Context, q *controlv1.CreateKeyRequest) (*c
 	err := k.store.CreateKey(ctx, key)
 	switch {
 	case errors.Is(err, membership.ErrTooManyKeys):
-		return nil, rpc.Error(codes.ResourceExhausted, api.ReasonTooManyKeys, err.Error()+": one that is revoked counts for 30 days more, unless it is removed from etcd", 0)
+		return nil, rpc.Error(codes.ResourceExhausted, api.ReasonTooManyKeys, err.Error()+": one that is revoked or has expired counts for 30 days more, unless it is removed from etcd", 0)
 	case errors.Is(err, membership.ErrKeyExists):
 		return nil, rpc.Error(codes.AlreadyExists, api.ReasonKeyExists, fmt.Sprintf("another key has the id %s: draw another one", key.GetId()), 0)
 	}

@@ -42,8 +42,9 @@ func scoredBytes(tokens []*inferencev1.TokenLogprobs) (bytes int64) {
 }
 
 // heldMemory is what requests take until they are admitted, and answers that are sent as a whole until they
-// are. What comes when it is full is refused: to wait would hold a connection, and its body, as well. A
-// tenant may take half of it, so that none keeps it from the others.
+// are. What comes when it is full is refused: to wait would hold a connection, and its body, as well. The
+// requests of a tenant may take half of it together, so that none keeps it from the others; a single one may
+// always take more.
 type heldMemory struct {
 	mu      sync.Mutex
 	bytes   int64
@@ -74,7 +75,10 @@ func (h *Handler) mostOfOne() int64 { return h.config.MaxHeldBytes / 2 }
 func (m *memoryShare) take(bytes int64) bool {
 	m.of.mu.Lock()
 	defer m.of.mu.Unlock()
-	if m.of.bytes+bytes > m.all || m.tenant != "" && m.of.tenants[m.tenant]+bytes > m.most {
+	if m.of.bytes+bytes > m.all {
+		return false
+	}
+	if its := m.of.tenants[m.tenant]; m.tenant != "" && its > m.bytes && its+bytes > m.most {
 		return false
 	}
 	m.add(bytes)

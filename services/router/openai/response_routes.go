@@ -47,7 +47,7 @@ func (h *Handler) countInput(e *exchange) error {
 	if err != nil {
 		return err
 	}
-	if err := h.truncate(e.request.Context(), a.parsed); err != nil {
+	if err := h.truncate(e, a.parsed); err != nil {
 		return err
 	}
 	plan, err := h.backend.Plan(e.request.Context(), a.parsed.choices[0])

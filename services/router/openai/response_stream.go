@@ -14,7 +14,7 @@ func (h *Handler) respond(e *exchange) error {
 	if err != nil {
 		return err
 	}
-	if err := h.truncate(e.request.Context(), a.parsed); err != nil {
+	if err := h.truncate(e, a.parsed); err != nil {
 		return err
 	}
 	if a.parsed.stream {

@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"context"
 	"slices"
 	"sort"
 
@@ -11,9 +10,14 @@ import (
 // truncate drops the oldest turns of a conversation that does not fit into the model's context,
 // as few as possible. System messages before the first turn stay. A turn begins with a user's
 // message, so that no tool's answer loses its call. If not even the last turn fits, the request
-// stays whole, and Generate refuses it.
-func (h *Handler) truncate(ctx context.Context, c *parsedRequest) error {
-	q, r := c.choices[0], c.response
+// stays whole, and Generate refuses it. One whose client leaves meanwhile counts: it was rendered over and over.
+func (h *Handler) truncate(e *exchange, c *parsedRequest) (err error) {
+	defer func() {
+		if err != nil {
+			e.limits.Count(e.request.Context())
+		}
+	}()
+	ctx, q, r := e.request.Context(), c.choices[0], c.response
 	if r.truncation != truncationAuto || h.backend.Fits(ctx, q) {
 		return ctx.Err() // Generate reports other errors of the request
 	}

@@ -342,6 +342,9 @@ func TestMemoryOfOtherTenants(t *testing.T) {
 			return w.Code
 		}
 		prompt := `{"prompt":"` + strings.Repeat("x", 20<<10) + `"}`
+		if code := ask("a", strings.NewReader(`{"prompt":"`+strings.Repeat("x", 40<<10)+`"}`)); code != http.StatusOK {
+			t.Errorf("a long one alone: %d", code)
+		}
 		stalled, writer := io.Pipe()
 		var wait sync.WaitGroup
 		wait.Go(func() { ask("a", stalled) })

@@ -42,7 +42,7 @@ func (s *Requests) admit(ctx context.Context, sharing Sharing, q *inferencev1.Ge
 	by.owner, p.Envelope.Tenant = caller.Tenant, caller.Tenant
 	if most := caller.Limits.MaxPriority; int64(q.GetPriority()) > most {
 		s.metrics.limited.WithLabelValues("priority").Inc()
-		return by, rpc.InvalidArgument("priority", fmt.Sprintf("%d is above %d, the highest that its tenant may ask for", q.GetPriority(), most))
+		return by, rpc.InvalidArgument("priority", fmt.Sprintf("puts it before what its tenant may ask for: at most %d, or over HTTP at least %d", most, -most))
 	}
 	if caller.Limits == (quota.Limits{}) {
 		return by, nil
@@ -62,10 +62,10 @@ func (s *Requests) charge(ctx context.Context, caller *auth.Principal, mostToken
 	if err == nil {
 		return charge, nil
 	}
+	if mostTokens > 0 {
+		s.Count(ctx) // to find how many it asks for took as long as with others
+	}
 	if err := s.exceeded(caller, err); err != nil {
-		if mostTokens > 0 {
-			s.Count(ctx) // to find how many it asks for took as long as with others
-		}
 		return nil, err
 	}
 	return nil, clienterr.Gone(ctx)

@@ -24,7 +24,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
@@ -219,8 +218,8 @@ func (s *Requests) plan(ctx context.Context, arrived time.Time, q *inferencev1.G
 		return nil, err
 	}
 	p, err := s.deps.Models.Plan(ctx, arrived, q, rendered)
-	switch status.Code(err) {
-	case codes.Canceled, codes.DeadlineExceeded: // what is wrong with it the server counts
+	switch rpc.Reason(err) {
+	case api.ReasonClientGone, api.ReasonDeadline: // what is wrong with it the server counts
 		s.Count(ctx)
 	}
 	return p, err
@@ -246,9 +245,13 @@ func (s *Requests) Resume(ctx context.Context, q *inferencev1.ResumeRequest, fou
 	return follow(ctx, r.events, r.detach, q.GetOffset(), send, nil)
 }
 
-// readWithin is how long a reader has for what is left once an answer has ended, or once it has come, if that
-// is later. Between two events it has the server's own time limit, which would let it take hours.
-const readWithin = 5 * time.Minute
+// readWithin and readRate are how long a reader has for what is left once an answer has ended, or once it has
+// come, if that is later: so long, and longer by the bytes a second of what its log takes, which is an eighth
+// of what is sent, about. Between two events it has the server's own time limit, which would let it take hours.
+const (
+	readWithin = 5 * time.Minute
+	readRate   = 8 << 10
+)
 
 var errSendPanicked = errors.New("the router failed to send the answer: see its log")
 
@@ -262,13 +265,13 @@ func follow(ctx context.Context, events *eventLog, detach func(error), from uint
 		events.leave(reader)
 		detach(err)
 	}()
-	var over time.Time // when the answer had ended
+	var until time.Time // when it has to be read, once it has ended
 	for {
 		event, ended, err := events.read(reader)
 		switch {
-		case event != nil && reader.over && over.IsZero():
-			over = time.Now()
-		case event != nil && reader.over && time.Since(over) > readWithin:
+		case event != nil && reader.over && until.IsZero():
+			until = time.Now().Add(readWithin + time.Duration(events.bytes.Load())*time.Second/readRate)
+		case event != nil && reader.over && time.Now().After(until):
 			return rpc.Errorf(codes.ResourceExhausted, api.ReasonNotRead, "the answer ended more than %s ago: read it as it arrives", readWithin)
 		}
 		switch {
