@@ -191,7 +191,7 @@ func (e *exchange) countsAs(err error) bool {
 	case http.StatusRequestTimeout:
 		return e.bodied
 	case http.StatusNotFound:
-		return e.bodied && f.Code != strings.ToLower(api.ReasonRequestNotFound)
+		return e.bodied && !strings.EqualFold(f.Code, api.ReasonRequestNotFound)
 	}
 	return false
 }
