@@ -57,10 +57,13 @@ func TestKeys(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		if err := client.CreateKey(ctx, &controlv1.ApiKey{Id: "ffee", Created: at(11), Expires: timestamppb.New(time.Now().Add(time.Hour))}); err != nil {
+			t.Fatal(err)
+		}
 		if err := client.CreateKey(ctx, &controlv1.ApiKey{Id: "cccc"}); !errors.Is(err, membership.ErrKeyExists) {
 			t.Errorf("the same id again: %v", err)
 		}
-		if list, err := client.ListKeys(ctx); err != nil || len(list) != 3 || list[0].GetId() != "cccc" {
+		if list, err := client.ListKeys(ctx); err != nil || len(list) != 4 || list[0].GetId() != "cccc" {
 			t.Errorf("%v, %v", list, err)
 		}
 		for id, want := range map[string]bool{"aa": false, "": false, "bb": false, "aabb": true, "aabb0": false} {
@@ -90,6 +93,9 @@ func TestKeys(t *testing.T) {
 		<-time.After(31 * 24 * time.Hour)
 		if _, known := seen.is("aabb"); known {
 			t.Error("a revoked key is kept for ever")
+		}
+		if _, known := seen.is("ffee"); known {
+			t.Error("a key that has expired is kept for ever")
 		}
 		if valid, _ := seen.is("aaaa"); !valid {
 			t.Error("a key that is valid is forgotten")

@@ -46,7 +46,7 @@ func (rt *Router) holds(s *search, decode, prefill *candidate, aheadMs float64, 
 		return true
 	}
 	// Requests of other routers that go before it take what is free, the next one the worker that is free first.
-	elsewhereMs := max(s.elsewhereMs/float64(firsts), s.elsewhereMs/float64(max(s.elsewhere, 1)))
+	elsewhereMs := s.elsewhereMs / float64(max(min(firsts, s.elsewhere), 1))
 	over, own := first.queueMs+elsewhereMs-first.ceilingMs, first.ownMs-first.ceilingMs
 	// Who was let in gets its first token in time, if need be before there is a place for the second.
 	late := !fresh && first.missesAfter(s, lastChanceMs)

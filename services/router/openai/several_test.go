@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -439,6 +440,52 @@ type count struct {
 
 func (c *count) Count(context.Context)                           { c.requests++ }
 func (c *count) Check(context.Context, quota.Need, string) error { return nil }
+
+// leaving is a backend whose client leaves while it looks whether a request fits.
+type leaving struct {
+	fake
+	leave func()
+}
+
+func (l *leaving) Fits(context.Context, *inferencev1.GenerateRequest) bool {
+	l.leave()
+	return true
+}
+
+// A request that fails before the backend has it counts, for the work that it made, or the place that it took.
+func TestWhatFailsBeforeTheBackendCounts(t *testing.T) {
+	broken := func() io.Reader {
+		return io.MultiReader(strings.NewReader(`{"prompt":`), iotest.ErrReader(io.ErrUnexpectedEOF))
+	}
+	text := func(body string) func() io.Reader { return func() io.Reader { return strings.NewReader(body) } }
+	for _, c := range []struct {
+		path   string
+		body   func() io.Reader
+		status int
+		counts int
+	}{
+		{completions, broken, http.StatusRequestTimeout, 1},
+		{responses, text(`{"input":[{"type":"item_reference","id":"msg_1"}]}`), http.StatusNotFound, 1},
+		{responses, text(`{"input":"hi","truncation":"auto"}`), 499, 1},
+		{responses + "/input_tokens", text(`{"input":"hi","truncation":"auto"}`), 499, 1},
+		{responses + "/resp_1/cancel", text(``), http.StatusNotFound, 0}, // no body is read
+	} {
+		ctx, leave := context.WithCancel(t.Context())
+		limits := new(count)
+		h, err := build(&leaving{leave: leave}, openai.Config{
+			Limits: limits, Authenticate: func(ctx context.Context, _ string) (context.Context, error) { return ctx, nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, c.path, c.body()))
+		if w.Code != c.status || limits.requests != c.counts {
+			t.Errorf("%s: %d, want %d; it counts %d times, want %d: %s", c.path, w.Code, c.status, limits.requests, c.counts, w.Body)
+		}
+		leave()
+	}
+}
 
 // A request whose answer turns out too large was counted when it was admitted.
 func TestTooLargeAnswersCountOnce(t *testing.T) {
