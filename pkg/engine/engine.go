@@ -124,6 +124,22 @@ type Sequence struct {
 	Pooling *Pooling
 	// Prompt, if set, asks how likely tokens of a prompt are.
 	Prompt *PromptLogprobs
+	// Mirror, if set, is where keys and values may be stored besides, in a Batch with LayerDone. Each
+	// block that it has slices for is computed whole by this Step. An engine may ignore it.
+	Mirror Mirror
+}
+
+// Mirror is pages of another process of this host that a Step writes into besides its own, so that
+// nobody has to copy what it computed. Their layout is that of the engine's pages.
+type Mirror interface {
+	// Hold keeps the pages writable until Release, which follows each Hold that gave true, once a
+	// layer's keys and values are all there: soon, since whoever ends the use of the pages waits for
+	// that. False: they cannot be written any more, in this Step or later.
+	Hold() bool
+	Release()
+	// View is the slice of a block, by its place in the sequence's table, not to be touched but
+	// between Hold and Release; nil: the block has none.
+	View(layer, block int) []byte
 }
 
 // UsedBlocks is how many blocks of the table hold the context after the step.

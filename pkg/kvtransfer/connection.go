@@ -126,8 +126,9 @@ func (c *connection) run() {
 	tasks.Wait()
 	c.awaitLoans()
 	c.maps.Wait()
+	c.shutAll()
 	if c.mapping != nil {
-		c.mapping.Close() // the writers have ended
+		c.mapping.Close() // nobody writes any more
 	}
 	closeLinks(links)
 	log.Info("kv session has ended")
@@ -170,7 +171,7 @@ func (c *connection) open(ctx context.Context, ticket *kvtransferv1.Ticket, requ
 		if t.window == nil {
 			return t, nil
 		}
-		if err := c.openPages(t.window); err != nil {
+		if err := t.window.openPages(); err != nil {
 			t.Abort(kvtransferv1.AbortReason_ABORT_REASON_FAILED)
 			if _, mayNot := errors.AsType[*os.SyscallError](err); !mayNot { // the session is lost, or has no such pages
 				return nil, &BrokenError{Peer: c.peer.receiver, Err: err}
@@ -262,7 +263,7 @@ func (c *connection) apply(_ time.Time, actions []sender.Action) {
 			t := c.transfers[a.ID]
 			t.stats.Accepted = time.Since(t.opened)
 			if t.stats.Transport == TransportShm {
-				t.window = newWindow(t.held, a.Pages)
+				t.window = newWindow(c.mapping, t.held, a.Pages)
 				c.windows[a.ID] = t.window
 			}
 			close(t.accepted)

@@ -57,7 +57,7 @@ func (c *connection) ship(w *sender.WriteChunk) *wire.Outbound {
 	}
 	s.chunk, s.holds = w, 1
 	s.Chunk, s.Blocks, s.Coding = w.Chunk, w.Blocks, c.sender.codings[w.Encoding]
-	s.Into, s.Targets = nil, s.Targets[:0]
+	s.Into, s.Targets, s.Stored = nil, s.Targets[:0], s.Stored[:0]
 	switch w.Encoding {
 	case kvtransferv1.Encoding_ENCODING_LENT:
 		if err := c.lend(s); err != nil {
@@ -67,7 +67,8 @@ func (c *connection) ship(w *sender.WriteChunk) *wire.Outbound {
 	case kvtransferv1.Encoding_ENCODING_SHARED:
 		s.into = c.windows[w.ID]
 		s.into.writing++
-		s.Into, s.Targets = c.mapping, s.into.targets(s.Targets, w.Chunk.Runs)
+		s.Into = s.into.mapping
+		s.Targets, s.Stored = s.into.targets(s.Targets, s.Stored, w.Chunk.Runs)
 	}
 	return &s.Outbound
 }
@@ -136,6 +137,11 @@ func (s *chunkInFlight) drop(err error) {
 	if t := c.transfers[s.chunk.ID]; t != nil && err == nil {
 		t.stats.Chunks++
 		t.stats.Bytes += uint64(s.chunk.Chunk.PayloadBytes)
+		for _, stored := range s.Stored {
+			if stored {
+				t.stats.Stored += uint64(c.sender.cfg.Layout.SliceBytes)
+			}
+		}
 	}
 	coreloop.Step(c.loop, (*sender.Core).HandlePagesRead, sender.PagesRead{Chunk: s.chunk, Err: err})
 	s.chunk, s.loan = nil, 0

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -141,75 +140,4 @@ func (c *connection) mapPages(ctx context.Context, ticket *kvtransferv1.Ticket) 
 		return nil, fmt.Errorf("map the receiver's pages: %w", err)
 	}
 	return m, nil
-}
-
-// window is the blocks of one transfer in the receiver's pages. It is open from Accept until the
-// transfer's last Commit or Abort.
-type window struct {
-	pages   []kvcache.BlockID
-	held    int // blocks of the reservation before them
-	writing int // chunks in progress; guarded by connection.loop
-
-	mu         sync.Mutex // held across a change
-	open, shut bool
-}
-
-// newWindow takes the pages of an Accept.
-func newWindow(held int, pages []uint32) *window {
-	w := &window{held: held, pages: make([]kvcache.BlockID, len(pages))}
-	for i, page := range pages {
-		w.pages[i] = kvcache.BlockID(page) // one that is out of range stays so
-	}
-	return w
-}
-
-// targets appends the pages of runs.
-func (w *window) targets(targets []kvcache.BlockID, runs []wire.Run) []kvcache.BlockID {
-	for _, r := range runs {
-		first := int(r.First) - w.held
-		targets = append(targets, w.pages[first:first+int(r.Blocks)]...)
-	}
-	return targets
-}
-
-// openPages allows that a transfer writes its blocks, unless its end has begun.
-func (c *connection) openPages(w *window) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.shut {
-		return nil // nothing will be written
-	}
-	if err := c.mapping.Open(w.pages); err != nil {
-		return fmt.Errorf("open the receiver's pages: %w", err)
-	}
-	w.open = true
-	return nil
-}
-
-// shutPages ends the writes of a transfer before its Commit or Abort is sent, once no writer
-// writes for it any more. That is so at the latest before the message of the last stripe: each
-// writer sends its own after its last chunk.
-func (c *connection) shutPages(m *kvtransferv1.SenderMessage) error {
-	id := m.GetCommit().GetTransferId()
-	if a := m.GetAbort(); a != nil {
-		id = a.GetTransferId()
-	}
-	c.loop.Lock()
-	w := c.windows[id]
-	if w == nil || w.writing > 0 {
-		c.loop.Unlock()
-		return nil
-	}
-	delete(c.windows, id)
-	c.loop.Unlock()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.shut = true
-	if !w.open {
-		return nil
-	}
-	if err := c.mapping.Shut(w.pages); err != nil {
-		return fmt.Errorf("shut the receiver's pages: %w", err)
-	}
-	return nil
 }

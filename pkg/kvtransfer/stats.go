@@ -17,6 +17,9 @@ type TransferStats struct {
 	// Bytes and Chunks written to the network or into the receiver's pages.
 	Bytes  uint64
 	Chunks int
+	// Stored is how many of Bytes an engine stored in the receiver's pages itself (Transfer.Mirror):
+	// they were not copied.
+	Stored uint64
 	// Accepted is when the receiver accepted.
 	Accepted time.Duration
 	// FirstOffered is when Send was first called, LastOffered when Commit was.

@@ -53,9 +53,9 @@ type MemberConfig struct {
 	worker.Limits
 	// MaxDrafts is Config.MaxDrafts.
 	MaxDrafts int
-	// LayerDone is Config.LayerDone.
-	LayerDone func(run scheduler.RunStep, layer int)
-	// LayersDone is Config.LayersDone.
+	// StepBegins, LayerDone and LayersDone are Config's.
+	StepBegins func(run scheduler.RunStep)
+	LayerDone  func(run scheduler.RunStep, layer int)
 	LayersDone func(run scheduler.RunStep)
 	// Save and StopSave are Config's.
 	Save     func(scheduler.Save)
@@ -79,7 +79,7 @@ func NewMember(cfg MemberConfig) (*Member, error) {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	driver, err := NewDriver(Config{
-		Engine: cfg.Engine, Limits: cfg.Limits, MaxDrafts: cfg.MaxDrafts, LayerDone: cfg.LayerDone, LayersDone: cfg.LayersDone,
+		Engine: cfg.Engine, Limits: cfg.Limits, MaxDrafts: cfg.MaxDrafts, StepBegins: cfg.StepBegins, LayerDone: cfg.LayerDone, LayersDone: cfg.LayersDone,
 		BlocksChanged: func(cause trace.SpanContext, stored, removed []kvcache.Hash) uint64 {
 			return cfg.Signals.Kv(cause, kvcache.HashValues(stored), kvcache.HashValues(removed))
 		},

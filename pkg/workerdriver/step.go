@@ -70,6 +70,9 @@ func (d *Driver) compute(ctx context.Context, next step) (engine.Output, error) 
 	case next.started:
 		return d.starting.Wait()
 	}
+	if d.cfg.StepBegins != nil {
+		d.cfg.StepBegins(next.run)
+	}
 	d.current = next.run
 	batch := next.run.Batch
 	batch.LayerDone, batch.LayersDone = d.layerDone, d.layersDone

@@ -33,6 +33,21 @@ func (t *transfers) remove(id scheduler.SequenceID) {
 	delete(t.byID, id)
 }
 
+// stepBegins has the engine store what the step computes where it is sent to, if it can.
+func (t *transfers) stepBegins(run scheduler.RunStep) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for i, part := range run.Parts {
+		o := t.byID[part.ID]
+		if o == nil {
+			continue
+		}
+		if first, end := worker.Unsent(part, o.held); first < end {
+			run.Batch.Sequences[i].Mirror = o.transfer.Mirror(first, end-first)
+		}
+	}
+}
+
 // layerDone sends the KV that one layer of a step completed.
 func (t *transfers) layerDone(run scheduler.RunStep, layer int) {
 	t.mu.RLock()

@@ -30,8 +30,9 @@ type cpuEngine struct {
 	workspace *kernels.Workspace
 	angles    rotary.Embedding
 	sampler   *sampler.Sampler
-	rows      []row     // reused: the rows that become logits
-	state     []float64 // reused: a hidden state
+	mirrors   []mirrored // of the running step, which may still be written
+	rows      []row      // reused: the rows that become logits
+	state     []float64  // reused: a hidden state
 }
 
 // row is a row of logits: its sequence, the token that it follows, and the number of the draw from
@@ -194,6 +195,7 @@ func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Out
 		}
 		e.angles.Fill(cos, sin, s.Start, len(s.Tokens))
 	}
+	e.mirror(batch)
 	k.Embed()
 	layers, whole := e.weights.spec.Layers, e.whole(batch)
 	for layer := 0; layer < layers; layer++ {
@@ -206,7 +208,9 @@ func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Out
 			layer += n - 1
 			continue
 		}
+		e.holdMirrors(layer)
 		k.Keys(layer)
+		e.releaseMirrors()
 		if batch.LayerDone != nil {
 			batch.LayerDone(layer)
 		}
@@ -224,6 +228,44 @@ func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Out
 	}
 	e.pool(batch)
 	return e.head(ctx, batch)
+}
+
+// mirrored is a sequence of the step whose keys and values are stored in a Mirror too.
+type mirrored struct {
+	sequence int
+	in       engine.Mirror
+}
+
+// mirror notes the mirrors of a batch.
+func (e *cpuEngine) mirror(batch engine.Batch) {
+	e.mirrors = e.mirrors[:0]
+	if batch.LayerDone == nil {
+		return
+	}
+	for i := range batch.Sequences {
+		if m := batch.Sequences[i].Mirror; m != nil {
+			e.mirrors = append(e.mirrors, mirrored{i, m})
+		}
+	}
+}
+
+// holdMirrors has a layer's keys and values be written into the mirrors too, which it holds for that.
+// It gives up those that cannot be written any more.
+func (e *cpuEngine) holdMirrors(layer int) {
+	e.mirrors = slices.DeleteFunc(e.mirrors, func(m mirrored) bool {
+		if !m.in.Hold() {
+			e.workspace.Also(m.sequence, nil)
+			return true
+		}
+		e.workspace.Also(m.sequence, func(block int) []byte { return m.in.View(layer, block) })
+		return false
+	})
+}
+
+func (e *cpuEngine) releaseMirrors() {
+	for _, m := range e.mirrors {
+		m.in.Release()
+	}
 }
 
 // whole is the number of layers, from the first on, that are computed for every token without a

@@ -61,9 +61,11 @@ type Outbound struct {
 	// Coding of the payload; nil: unchanged.
 	Coding Coding
 	// Into, if set, gets the slices, into those of Targets, which are as many as Blocks. The
-	// message then has no payload, and Coding is unused.
+	// message then has no payload, and Coding is unused. Stored, if it is as long, says which of Targets
+	// have theirs already: these are not copied.
 	Into    Views
 	Targets []kvcache.BlockID
+	Stored  []bool
 	// Released, if set, is called once when the pages are no longer read. err says why they
 	// could not be read, in which case the chunk is not sent. It must not block.
 	Released func(err error)

@@ -30,7 +30,8 @@ func (out *Outbound) encodeWritten(p *pool) (*buffer, error) {
 	return b, nil
 }
 
-// writeSlices copies slices into those of Into, and adds them to a checksum in the same pass.
+// writeSlices copies slices into those of Into, but for those that are there, and adds all to a
+// checksum in the same pass.
 func (out *Outbound) writeSlices(sum uint32) (uint32, error) {
 	layer, slice := int(out.Chunk.Layer), out.Pages.Layout().SliceBytes
 	if len(out.Targets) != len(out.Blocks) {
@@ -40,6 +41,10 @@ func (out *Outbound) writeSlices(sum uint32) (uint32, error) {
 		to := out.Into.View(layer, out.Targets[i])
 		if len(to) != slice {
 			return 0, fmt.Errorf("%w: layer %d of the receiver's page %d to write", errNoSlice, layer, out.Targets[i])
+		}
+		if i < len(out.Stored) && out.Stored[i] {
+			sum = checksum.Update(sum, to)
+			continue
 		}
 		from := out.Pages.View(layer, block)
 		switch {

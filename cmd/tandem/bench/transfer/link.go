@@ -150,6 +150,7 @@ func closeSource(sender *kvtransfer.Sender) {
 type link struct {
 	*sink
 	sender *kvtransfer.Sender
+	from   engine.Pages
 	layers int
 }
 
@@ -164,7 +165,7 @@ func newLink(from, to engine.Pages, transport, dir string, connections int, secu
 		s.close()
 		return nil, err
 	}
-	return &link{sink: s, sender: sender, layers: layout.Layers}, nil
+	return &link{sink: s, sender: sender, from: from, layers: layout.Layers}, nil
 }
 
 func (l *link) close() {
@@ -178,6 +179,8 @@ type moved struct {
 	// receiver's owner was told.
 	begun, committed time.Time
 	chunks           int
+	// copied is the bytes that were copied from the sender's pages.
+	copied uint64
 }
 
 // move moves blocks to the same blocks of the other side. offer offers every layer;
@@ -212,8 +215,21 @@ func (l *link) move(ctx context.Context, blocks []kvcache.BlockID, offer func(*k
 		return m, fmt.Errorf("a transfer was not committed: %w", err)
 	}
 	<-a.over
-	m.committed, m.chunks = a.at, t.Stats().Chunks
+	sent := t.Stats()
+	m.committed, m.chunks, m.copied = a.at, sent.Chunks, sent.Bytes-sent.Stored
 	return m, nil
+}
+
+// store does what an engine does with one layer of blocks where the receiver's pages are mapped: what
+// it stores in its own, it stores in those too.
+func (l *link) store(m engine.Mirror, layer int, blocks []kvcache.BlockID) {
+	if m == nil || !m.Hold() {
+		return
+	}
+	defer m.Release()
+	for i, block := range blocks {
+		copy(m.View(layer, i), l.from.View(layer, block))
+	}
 }
 
 func (l *link) offer(t *kvtransfer.Transfer, blocks []kvcache.BlockID) {

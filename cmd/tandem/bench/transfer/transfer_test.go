@@ -131,7 +131,7 @@ func TestTimes(t *testing.T) {
 	if b := r.Behind; b == nil || !(b.AloneMs > 0 && b.BehindMs > 0 && b.AloneP90Ms >= b.AloneMs && b.BehindP90Ms >= b.BehindMs && b.WorstMs >= b.BehindP90Ms) || math.Abs(b.Ratio-b.BehindMs/b.AloneMs) > 1e-9 {
 		t.Errorf("behind: %+v", b)
 	}
-	if e := r.Exposed; e == nil || !(e.AfterMs > 0 && e.PrefillMs > 0 && e.ExposedMs > 0 && e.AfterP90Ms >= e.AfterMs && e.ExposedP90Ms >= e.ExposedMs) || math.Abs(e.Ratio-e.ExposedMs/e.AfterMs) > 1e-9 {
+	if e := r.Exposed; e == nil || !(e.AfterMs > 0 && e.PrefillMs > 0 && e.ExposedMs > 0 && e.AfterP90Ms >= e.AfterMs && e.ExposedP90Ms >= e.ExposedMs) || math.Abs(e.Ratio-e.ExposedMs/e.AfterMs) > 1e-9 || e.CopiedBytes == 0 {
 		t.Errorf("exposed: %+v", e)
 	}
 	if a := r.Allocations; a == nil || a.Chunks <= 0 || math.IsNaN(a.PerChunk) || math.IsNaN(a.AllPerChunk) {
@@ -139,6 +139,15 @@ func TestTimes(t *testing.T) {
 	}
 	if len(r.Rates) > 0 || r.Kills != nil || r.Valid != nil {
 		t.Errorf("%+v", r)
+	}
+}
+
+// Over shared memory nothing is copied of what the prefill has stored.
+func TestExposedOverSharedMemory(t *testing.T) {
+	p := plan(transfer.FigureExposed)
+	p.Transport = transfer.Shm
+	if e := measure(t, p).Exposed; e == nil || e.CopiedBytes != 0 || !(e.ExposedMs > 0) {
+		t.Errorf("exposed: %+v", e)
 	}
 }
 

@@ -138,7 +138,7 @@ func printTransfer(w io.Writer, r *transfer.Result) error {
 		row(true, "one block behind large ones", "%.2f times as long: %.3f ms (p90 %.3f, worst %.3f), alone %.3f (p90 %.3f)", b.Ratio, b.BehindMs, b.BehindP90Ms, b.WorstMs, b.AloneMs, b.AloneP90Ms)
 	}
 	if e := r.Exposed; e != nil {
-		row(true, "exposed transfer", "%.3f: %.3f ms (p90 %.3f) of %.3f (p90 %.3f), prefill %.1f ms", e.Ratio, e.ExposedMs, e.ExposedP90Ms, e.AfterMs, e.AfterP90Ms, e.PrefillMs)
+		row(true, "exposed transfer", "%.3f: %.3f ms (p90 %.3f) of %.3f (p90 %.3f), prefill %.1f ms, %d bytes copied after it", e.Ratio, e.ExposedMs, e.ExposedP90Ms, e.AfterMs, e.AfterP90Ms, e.PrefillMs, e.CopiedBytes)
 	}
 	for _, k := range r.Kills {
 		row(true, k.Side+" killed, "+k.Phase, "blocks free after %.4f s", k.FreeS)

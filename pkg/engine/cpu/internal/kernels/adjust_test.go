@@ -80,7 +80,7 @@ func TestWindows(t *testing.T) {
 				qkv := floats(r, (s.Heads+2*s.KVHeads)*s.HeadSize, 1)
 				values[position] = qkv[(s.Heads+s.KVHeads)*s.HeadSize:]
 				at := position / s.BlockTokens * s.SliceBytes()
-				set.ProbeRotate(s, qkv, one, zero, pages[at:at+s.SliceBytes()], position%s.BlockTokens)
+				set.ProbeRotate(s, qkv, one, zero, pages[at:at+s.SliceBytes()], nil, position%s.BlockTokens)
 			}
 			width := s.Heads * s.HeadSize
 			q := fill(r, tokens*width, ordinary)

@@ -143,42 +143,33 @@ static uint16_t quantize_head(const float *x, int size, int8_t *codes, size_t st
 	return scale;
 }
 
-// rotate_codes writes one token's key and value in int8.
-static void rotate_codes(const tdm_rows *r, float *x, const float *cos, const float *sin, uint8_t *slice, int token) {
-	const size_t size = (size_t)r->head_size, half = size / 2, tokens = (size_t)r->block_tokens, heads = (size_t)r->kv_heads;
+// rotate_in_place rotates a head.
+static void rotate_in_place(float *x, const float *cos, const float *sin, int half) {
+	for (int i = 0; i < half; i++) {
+		float low, high;
+		rotate_head(x, cos, sin, half, i, &low, &high);
+		x[i] = low;
+		x[i + half] = high;
+	}
+}
+
+// write_codes writes one token's rotated key and its value in int8.
+static void write_codes(const tdm_rows *r, const float *x, uint8_t *slice, int token) {
+	const size_t size = (size_t)r->head_size, tokens = (size_t)r->block_tokens, heads = (size_t)r->kv_heads;
 	int8_t *keys = (int8_t *)slice, *values = keys + heads * size * tokens;
 	uint16_t *scales = tdm_kv_scales(slice, r->kv_heads, r->head_size, r->block_tokens, 0) + token;
-	for (size_t h = 0; h < heads; h++, x += size) {
-		for (size_t i = 0; i < half; i++) {
-			float low, high;
-			rotate_head(x, cos, sin, (int)half, (int)i, &low, &high);
-			x[i] = low;
-			x[i + half] = high;
-		}
+	for (size_t h = 0; h < heads; h++, x += size)
 		scales[h * tokens] = quantize_head(x, r->head_size, keys + h * size * tokens + token, tokens);
-	}
 	for (size_t h = 0; h < heads; h++, x += size)
 		scales[(heads + h) * tokens] = quantize_head(x, r->head_size, values + (h * tokens + (size_t)token) * size, 1);
 }
 
-static void rotate(const tdm_rows *r, int row, uint8_t *slice, int token) {
+// rotate_pairs writes one token's key and value as bf16.
+static void rotate_pairs(const tdm_rows *r, const float *x, const float *cos, const float *sin, uint8_t *slice, int token) {
 	const int size = r->head_size, half = size / 2, tokens = r->block_tokens;
-	float *x = r->qkv + (size_t)row * r->ld_qkv;
-	const float *cos = r->cos + (size_t)row * half, *sin = r->sin + (size_t)row * half;
-	uint16_t *q = r->q + (size_t)row * r->ldq;
 	uint16_t *keys = (uint16_t *)slice;
 	uint16_t *values = keys + (size_t)r->kv_heads * tokens * size;
 	float low, high;
-	for (int h = 0; h < r->heads; h++, x += size, q += size)
-		for (int i = 0; i < half; i++) {
-			rotate_head(x, cos, sin, half, i, &low, &high);
-			q[i] = tdm_bf16(low);
-			q[i + half] = tdm_bf16(high);
-		}
-	if (r->kv == TDM_INT8) {
-		rotate_codes(r, x, cos, sin, slice, token);
-		return;
-	}
 	for (int h = 0; h < r->kv_heads; h++, x += size, keys += (size_t)tokens * size)
 		for (int i = 0; i < half; i++) {
 			rotate_head(x, cos, sin, half, i, &low, &high);
@@ -189,6 +180,28 @@ static void rotate(const tdm_rows *r, int row, uint8_t *slice, int token) {
 	for (int h = 0; h < r->kv_heads; h++, x += size, values += (size_t)tokens * size)
 		for (int i = 0; i < size; i++)
 			values[((size_t)(token / 2) * size + i) * 2 + token % 2] = tdm_bf16(x[i]);
+}
+
+static void rotate(const tdm_rows *r, int row, uint8_t *slice, uint8_t *also, int token) {
+	const int size = r->head_size, half = size / 2;
+	float *x = r->qkv + (size_t)row * r->ld_qkv;
+	const float *cos = r->cos + (size_t)row * half, *sin = r->sin + (size_t)row * half;
+	uint16_t *q = r->q + (size_t)row * r->ldq;
+	float low, high;
+	for (int h = 0; h < r->heads; h++, x += size, q += size)
+		for (int i = 0; i < half; i++) {
+			rotate_head(x, cos, sin, half, i, &low, &high);
+			q[i] = tdm_bf16(low);
+			q[i + half] = tdm_bf16(high);
+		}
+	if (r->kv == TDM_INT8)
+		for (int h = 0; h < r->kv_heads; h++)
+			rotate_in_place(x + h * size, cos, sin, half);
+	for (; slice; slice = also, also = NULL)
+		if (r->kv == TDM_INT8)
+			write_codes(r, x, slice, token);
+		else
+			rotate_pairs(r, x, cos, sin, slice, token);
 }
 
 static const uint8_t *slice_of(const tdm_attention *a, int position) {

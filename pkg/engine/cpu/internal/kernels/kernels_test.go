@@ -181,11 +181,16 @@ func TestRotate(t *testing.T) {
 			s.KV = kvFormats[round%2]
 			qkv := floats(r, (s.Heads+2*s.KVHeads)*s.HeadSize, 1)
 			cos, sin := floats(r, s.HeadSize/2, 1), floats(r, s.HeadSize/2, 1)
-			got, want := make([]byte, s.SliceBytes()), make([]byte, s.SliceBytes())
+			got, also, want := make([]byte, s.SliceBytes()), make([]byte, s.SliceBytes()), make([]byte, s.SliceBytes())
 			token := r.IntN(s.BlockTokens)
-			same16(t, "queries", fast.ProbeRotate(s, qkv, cos, sin, got, token), portable.ProbeRotate(s, qkv, cos, sin, want, token))
-			if !bytes.Equal(got, want) {
+			same16(t, "queries", fast.ProbeRotate(s, qkv, cos, sin, got, also, token), portable.ProbeRotate(s, qkv, cos, sin, want, nil, token))
+			if !bytes.Equal(got, want) || !bytes.Equal(also, want) {
 				t.Fatal("keys or values differ")
+			}
+			clear(want)
+			portable.ProbeRotate(s, qkv, cos, sin, make([]byte, s.SliceBytes()), want, token)
+			if !bytes.Equal(got, want) {
+				t.Fatal("the portable path writes other keys or values into the second slice")
 			}
 		}
 	})
@@ -232,7 +237,7 @@ func TestAttention(t *testing.T) {
 				qkv := floats(r, (s.Heads+2*s.KVHeads)*s.HeadSize, 1)
 				at := int(blocks[position/s.BlockTokens]) * s.SliceBytes()
 				for _, p := range [][]byte{nan, garbage} {
-					portable.ProbeRotate(s, qkv, one, zero, p[at:at+s.SliceBytes()], position%s.BlockTokens)
+					portable.ProbeRotate(s, qkv, one, zero, p[at:at+s.SliceBytes()], nil, position%s.BlockTokens)
 				}
 			}
 			q := fill(r, tokens*s.Heads*s.HeadSize, ordinary)

@@ -64,9 +64,9 @@ func TestCodes(t *testing.T) {
 					one[d] = 1
 				}
 				slice, token := make([]byte, s.SliceBytes()), r.IntN(s.BlockTokens)
-				set.ProbeRotate(s, qkv, one, make([]float32, s.HeadSize/2), slice, token)
+				set.ProbeRotate(s, qkv, one, make([]float32, s.HeadSize/2), slice, nil, token)
 				same := make([]byte, s.SliceBytes())
-				sets[len(sets)-1].ProbeRotate(s, qkv, one, make([]float32, s.HeadSize/2), same, token)
+				sets[len(sets)-1].ProbeRotate(s, qkv, one, make([]float32, s.HeadSize/2), same, nil, token)
 				if !bytes.Equal(slice, same) {
 					t.Fatalf("%+v: not what the portable path writes", s)
 				}

@@ -101,7 +101,7 @@ static void rotate_rows(tdm_step *s, const tdm_team *team) {
 		int32_t block = s->blocks[q->table + position / m->block_tokens];
 		if (adjusted)
 			s->kernels->adjust(&rows, r);
-		s->kernels->rotate(&rows, r, slice_of(s, block), position % m->block_tokens);
+		s->kernels->rotate(&rows, r, slice_of(s, block), s->also[r], position % m->block_tokens);
 	}
 }
 

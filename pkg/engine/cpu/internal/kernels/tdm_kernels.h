@@ -137,8 +137,8 @@ typedef struct tdm_kernels {
 	// heads; a model with neither does not call it.
 	void (*adjust)(const tdm_rows *r, int row);
 	// rotate writes row's queries to q, and its key and value into slice at
-	// token `token` of the block.
-	void (*rotate)(const tdm_rows *r, int row, uint8_t *slice, int token);
+	// token `token` of the block, and into `also`, unless that is NULL.
+	void (*rotate)(const tdm_rows *r, int row, uint8_t *slice, uint8_t *also, int token);
 	// attention computes the query heads of one KV head for `count` tokens: rows
 	// row0.. at positions pos0... scratch holds tdm_attention_scratch() floats.
 	// Pages of blocks that no window reaches are not read.
@@ -283,6 +283,7 @@ typedef struct tdm_step {
 	const int32_t *tokens;
 	const tdm_sequence *sequences;
 	const int32_t *row_sequence;
+	uint8_t *const *also; // of each row, a slice elsewhere that its key and value are written into too; NULL: none
 	const tdm_item *item;
 	const int32_t *blocks;
 	const float *cos, *sin;

@@ -58,20 +58,18 @@ static uint16_t quantize_head(const float *x, int size, int8_t *codes, size_t st
 	return scale;
 }
 
-// rotate_codes writes one token's key and value in int8.
-static void rotate_codes(const tdm_rows *r, float *x, const float *cos, const float *sin, uint8_t *slice, int token) {
+// write_codes writes one token's rotated key and its value in int8.
+static void write_codes(const tdm_rows *r, const float *x, uint8_t *slice, int token) {
 	const size_t size = (size_t)r->head_size, tokens = (size_t)r->block_tokens, heads = (size_t)r->kv_heads;
 	int8_t *keys = (int8_t *)slice, *values = keys + heads * size * tokens;
 	uint16_t *scales = tdm_kv_scales(slice, r->kv_heads, r->head_size, r->block_tokens, 0) + token;
-	for (size_t h = 0; h < heads; h++, x += size) {
-		rotate_in_place(x, cos, sin, r->head_size / 2);
+	for (size_t h = 0; h < heads; h++, x += size)
 		scales[h * tokens] = quantize_head(x, r->head_size, keys + h * size * tokens + token, tokens);
-	}
 	for (size_t h = 0; h < heads; h++, x += size)
 		scales[(heads + h) * tokens] = quantize_head(x, r->head_size, values + (h * tokens + (size_t)token) * size, 1);
 }
 
-static void rotate(const tdm_rows *r, int row, uint8_t *slice, int token) {
+static void rotate(const tdm_rows *r, int row, uint8_t *slice, uint8_t *also, int token) {
 	const int size = r->head_size, half = size / 2;
 	float *x = r->qkv + (size_t)row * r->ld_qkv;
 	const float *cos = r->cos + (size_t)row * half, *sin = r->sin + (size_t)row * half;
@@ -80,7 +78,11 @@ static void rotate(const tdm_rows *r, int row, uint8_t *slice, int token) {
 		for (int i = 0; i < half; i += TDM_LANES)
 			rotate_16(x + i, cos + i, sin + i, half, half - i, q + i, q + i + half);
 	if (r->kv == TDM_INT8)
-		rotate_codes(r, x, cos, sin, slice, token);
-	else
-		rotate_pairs(r, x, cos, sin, slice, token);
+		for (int h = 0; h < r->kv_heads; h++)
+			rotate_in_place(x + h * size, cos, sin, half);
+	for (; slice; slice = also, also = NULL)
+		if (r->kv == TDM_INT8)
+			write_codes(r, x, slice, token);
+		else
+			rotate_pairs(r, x, cos, sin, slice, token);
 }

@@ -32,6 +32,7 @@ type Workspace struct {
 	step       *C.tdm_step
 	tokens     []int32
 	rowOf      []int32
+	also       []*byte // of each row: a slice elsewhere
 	blocks     []kvcache.BlockID
 	x          []float32
 	q          []uint16
@@ -129,6 +130,7 @@ func (k *Workspace) lay(a *arena, s *C.tdm_step) {
 	s.logits = take[C.float](a, bounds.HeadRows*int(s.ldl))
 	s.tokens = goSlice[C.int32_t](a, bounds.Rows, &k.tokens)
 	s.row_sequence = goSlice[C.int32_t](a, bounds.Rows, &k.rowOf)
+	s.also = goSlice[*C.uint8_t](a, bounds.Rows, &k.also)
 	s.blocks = goSlice[C.int32_t](a, bounds.Sequences*bounds.BlocksPerSequence, &k.blocks)
 	s.sequences = goSlice[C.tdm_sequence](a, bounds.Sequences, &k.sequences)
 	s.item = goSlice[C.tdm_item](a, k.mostItems(), &k.items)
@@ -165,12 +167,32 @@ func (k *Workspace) Add(tokens []int32, start int, blocks []kvcache.BlockID) (co
 	for i := range tokens {
 		k.rowOf[k.rows+i] = int32(k.sequenceN)
 	}
+	clear(k.also[k.rows : k.rows+len(tokens)])
 	k.blockN += copy(k.blocks[k.blockN:], blocks)
 	half := k.shape.HeadSize / 2
 	first, last := k.rows*half, (k.rows+len(tokens))*half
 	k.rows += len(tokens)
 	k.sequenceN++
 	return k.cos[first:last], k.sin[first:last], nil
+}
+
+// Also has Keys write the keys and values of sequence i of the batch, in the order of Add, into
+// other slices besides, which are not of the Go heap: slice(b) is that of block b of its table, nil
+// if there is none. Without slice it writes into no other any more.
+func (k *Workspace) Also(i int, slice func(block int) []byte) {
+	q, tokens := k.sequences[i], k.shape.BlockTokens
+	rows := k.also[q.row0 : q.row0+q.count]
+	if slice == nil {
+		clear(rows)
+		return
+	}
+	for at := 0; at < len(rows); {
+		block := (int(q.start) + at) / tokens
+		start := unsafe.SliceData(slice(block))
+		for past := min((block+1)*tokens-int(q.start), len(rows)); at < past; at++ {
+			rows[at] = start
+		}
+	}
 }
 
 // Embed plans the batch's attention and fills the residual stream.
