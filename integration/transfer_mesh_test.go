@@ -63,10 +63,11 @@ type rig struct {
 // rigWorker is a worker of a rig.
 type rigWorker struct {
 	*part
-	record *controlv1.WorkerRecord
-	driver *workerdriver.Driver
-	gate   *gate
-	proxy  *faultstest.Proxy // of a decode worker
+	record  *controlv1.WorkerRecord
+	driver  *workerdriver.Driver
+	gate    *gate
+	proxy   *faultstest.Proxy    // of a decode worker
+	metrics *prometheus.Registry // of a prefill worker
 }
 
 // kill lets nothing of the dead worker wait for its engine.
@@ -127,10 +128,11 @@ func (g *rig) startPrefill() (before *rigWorker) {
 	g.t.Helper()
 	w, e := g.newWorker(8 * rigNeeds)
 	server := rpc.NewServer(rpc.ServerConfig{})
+	w.metrics = prometheus.NewRegistry()
 	identity := g.identity(prefillRole, "")
 	service, err := prefill.New(prefill.Config{Limits: worker.Limits{ChunkTokens: 2 * rigBlockTokens, MaxWaiting: 8, OutputShare: 1}}, prefill.Deps{
 		Deps: workerdriver.Deps{
-			Identity: identity, Engine: e, Signals: g.signals.of(identity), Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+			Identity: identity, Engine: e, Signals: g.signals.of(identity), Logger: slog.New(slog.DiscardHandler), Registerer: w.metrics,
 		},
 		Exchange: kvtransfer.Exchange{Dial: func(address string) (*grpc.ClientConn, error) {
 			return w.dial(address, kvtransfer.Dialing(rpc.ClientConfig{}))

@@ -86,6 +86,10 @@ type Batch struct {
 	// LayersDone, if set, is called once, when all layers are computed: what is left
 	// of the Step are logits and draws. It runs and must not block as LayerDone.
 	LayersDone func()
+	// Mirrors, if set, has for each sequence where its keys and values may be stored besides, or nil.
+	// Each block that a mirror has slices for is computed whole by this Step. An engine may ignore
+	// them.
+	Mirrors []Mirror
 	// TokenBuffer, if it holds a token of each sequence, is what Output.Tokens is made in, so
 	// that nothing is allocated for them: they stay as they are until the caller uses
 	// it again. Without it a Step allocates, and its tokens are the caller's for good.
@@ -124,18 +128,17 @@ type Sequence struct {
 	Pooling *Pooling
 	// Prompt, if set, asks how likely tokens of a prompt are.
 	Prompt *PromptLogprobs
-	// Mirror, if set, is where keys and values may be stored besides, in a Batch with LayerDone. Each
-	// block that it has slices for is computed whole by this Step. An engine may ignore it.
-	Mirror Mirror
 }
 
 // Mirror is pages of another process of this host that a Step writes into besides its own, so that
-// nobody has to copy what it computed. Their layout is that of the engine's pages.
+// nobody has to copy what it computed. Their layout is that of the engine's pages. They are no memory
+// of Go's.
 type Mirror interface {
-	// Hold keeps the pages writable until Release, which follows each Hold that gave true, once a
-	// layer's keys and values are all there: soon, since whoever ends the use of the pages waits for
-	// that. False: they cannot be written any more, in this Step or later.
-	Hold() bool
+	// Hold keeps the pages writable until Release, which follows each Hold that gave true, once all
+	// of the layer's keys and values are there: soon, since whoever ends the use of the pages waits
+	// for that. An engine holds all layers, in order, or those from one on. False: the pages cannot be
+	// written any more, in this Step or later.
+	Hold(layer int) bool
 	Release()
 	// View is the slice of a block, by its place in the sequence's table, not to be touched but
 	// between Hold and Release; nil: the block has none.

@@ -68,7 +68,7 @@ func (c *connection) ship(w *sender.WriteChunk) *wire.Outbound {
 		s.into = c.windows[w.ID]
 		s.into.writing++
 		s.Into = s.into.mapping
-		s.Targets, s.Stored = s.into.targets(s.Targets, s.Stored, w.Chunk.Runs)
+		s.Targets, s.Stored = s.into.targets(s.Targets, s.Stored, int(w.Chunk.Layer), w.Chunk.Runs)
 	}
 	return &s.Outbound
 }

@@ -30,14 +30,19 @@ func (r *Receiver) RegisterMetrics(registerer prometheus.Registerer) error {
 	return nil
 }
 
-// SentBytes counts the KV bytes that a worker sent to decode workers, by transport.
-type SentBytes struct{ counter *prometheus.CounterVec }
+// SentBytes counts the KV bytes that a worker sent to decode workers, by transport, and those of them
+// that were not copied.
+type SentBytes struct {
+	counter *prometheus.CounterVec
+	stored  prometheus.Counter
+}
 
 // NewSentBytes registers the counter with the label worker.
 func NewSentBytes(registerer prometheus.Registerer, workerID string) (SentBytes, error) {
 	set := metricset.ForWorker(registerer, workerID)
-	s := SentBytes{set.Counters("tandem_kvtransfer_sent_bytes_total", "KV payload bytes sent to decode workers, by transport.", "transport",
+	s := SentBytes{counter: set.Counters("tandem_kvtransfer_sent_bytes_total", "KV payload bytes sent to decode workers, by transport.", "transport",
 		TransportTCP, TransportUnix, TransportShm, transportDevice)} // shown as 0 before the first transfer
+	s.stored = set.Counter("tandem_kvtransfer_stored_bytes_total", "KV payload bytes that the engine stored in decode workers' pages itself.")
 	if err := set.Err(); err != nil {
 		return s, fmt.Errorf("register metrics: %w", err)
 	}
@@ -47,4 +52,5 @@ func NewSentBytes(registerer prometheus.Registerer, workerID string) (SentBytes,
 // Add counts the bytes of a transfer that has ended.
 func (s SentBytes) Add(t TransferStats) {
 	s.counter.WithLabelValues(t.Transport).Add(float64(t.Bytes))
+	s.stored.Add(float64(t.Stored))
 }

@@ -2,6 +2,8 @@ package kvtransfer
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"sync"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
@@ -20,14 +22,17 @@ type window struct {
 
 	mu         sync.Mutex // held across a change
 	open, shut bool
-	stored     []bool     // of each page: an engine writes it, so that no chunk has to
+	storedFrom []int      // of each page: the layer from which on engines write it, so that no chunk has to
 	engines    int        // that write
 	left       *sync.Cond // on mu: no engine writes any more
 }
 
+// notStored is the layer of pages that no engine writes.
+const notStored = math.MaxInt
+
 // newWindow takes the pages of an Accept.
 func newWindow(mapping MappedPages, held int, pages []uint32) *window {
-	w := &window{mapping: mapping, held: held, pages: make([]kvcache.BlockID, len(pages)), stored: make([]bool, len(pages))}
+	w := &window{mapping: mapping, held: held, pages: make([]kvcache.BlockID, len(pages)), storedFrom: slices.Repeat([]int{notStored}, len(pages))}
 	w.left = sync.NewCond(&w.mu)
 	for i, page := range pages {
 		w.pages[i] = kvcache.BlockID(page) // one that is out of range stays so
@@ -35,14 +40,17 @@ func newWindow(mapping MappedPages, held int, pages []uint32) *window {
 	return w
 }
 
-// targets appends the pages of runs, and which of them an engine writes.
-func (w *window) targets(targets []kvcache.BlockID, stored []bool, runs []wire.Run) ([]kvcache.BlockID, []bool) {
+// targets appends the pages of runs, and in which of them an engine has stored a layer.
+func (w *window) targets(targets []kvcache.BlockID, stored []bool, layer int, runs []wire.Run) ([]kvcache.BlockID, []bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range runs {
 		first := int(r.First) - w.held
 		end := first + int(r.Blocks)
-		targets, stored = append(targets, w.pages[first:end]...), append(stored, w.stored[first:end]...)
+		targets = append(targets, w.pages[first:end]...)
+		for _, from := range w.storedFrom[first:end] {
+			stored = append(stored, from <= layer)
+		}
 	}
 	return targets, stored
 }
@@ -128,14 +136,14 @@ type mirror struct {
 }
 
 // Hold implements engine.Mirror.
-func (m *mirror) Hold() bool {
+func (m *mirror) Hold(layer int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.shut || !m.open {
 		return false
 	}
 	for i := range m.n {
-		m.stored[m.first+i] = true
+		m.storedFrom[m.first+i] = min(m.storedFrom[m.first+i], layer)
 	}
 	m.engines++
 	return true

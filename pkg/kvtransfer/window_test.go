@@ -30,7 +30,7 @@ func overMapped(t *testing.T, test func(t *testing.T, g *rig)) {
 // store writes one layer of blocks, from first on, where a mirror has them, as an engine does.
 func store(t *testing.T, m engine.Mirror, layer, first int, pages [][]byte) {
 	t.Helper()
-	if !m.Hold() {
+	if !m.Hold(layer) {
 		t.Fatal("the pages cannot be written")
 	}
 	defer m.Release()
@@ -85,7 +85,7 @@ func TestMirror(t *testing.T) {
 		if s := tr.Stats(); s.Stored != (end-first)*layers*sliceBytes || s.Bytes != (blocks-held)*layers*sliceBytes {
 			t.Errorf("%d of %d bytes are said to be stored", s.Stored, s.Bytes)
 		}
-		if last.Hold() {
+		if last.Hold(0) {
 			t.Error("the pages can be written after the commit")
 		}
 		g.checkShut()
@@ -109,7 +109,7 @@ func TestMirrorOutlivesItsTransfer(t *testing.T) {
 				ticket, o := g.reserve(kvcache.BlockRange(32, 4), 0, 4)
 				tr := g.open(ticket)
 				m := tr.Mirror(0, 4)
-				if !m.Hold() {
+				if !m.Hold(1) {
 					t.Fatal("the pages cannot be written")
 				}
 				happen(g, tr, ticket)
@@ -123,7 +123,7 @@ func TestMirrorOutlivesItsTransfer(t *testing.T) {
 				m.Release()
 				wait(t, "drained", o.over)
 				synctest.Wait()
-				if m.Hold() {
+				if m.Hold(0) {
 					t.Error("the pages can still be written")
 				}
 				g.checkShut()
@@ -195,9 +195,9 @@ func mirrorAtRandom(t *testing.T, g *rig, r *rand.Rand, target []kvcache.BlockID
 	for first := 0; first < len(target); {
 		n := min(1+r.IntN(4), len(target)-first)
 		m := tr.Mirror(first, n)
-		stores := r.IntN(3) > 0
+		from := r.IntN(layers + 1) // the first layer that an engine stores
 		for layer := range layers {
-			if stores && m.Hold() {
+			if layer >= from && m.Hold(layer) {
 				for b := first; b < first+n; b++ {
 					copy(m.View(layer, b), g.from.View(layer, target[b]))
 					pause(3)

@@ -49,7 +49,7 @@ func NewCodecs() (eventlog.Codecs, error) {
 			eventlog.Without[scheduler.Config]("Pool"),
 			eventlog.Without[scheduler.Request]("Hashes", "Constraint"), // a replay's scheduler computes the first; the other works in the engine alone
 			eventlog.Without[engine.Sample]("Constraint"),
-			eventlog.Without[engine.Batch]("LayerDone", "LayersDone", "TokenBuffer"), // the engine writes into that
+			eventlog.Without[engine.Batch]("LayerDone", "LayersDone", "TokenBuffer", "Mirrors"), // the engine writes into the last two
 
 			worker.Generate{}, worker.Reserved{}, worker.NotReserved{}, worker.Arrived{}, worker.Broke{}, worker.Drained{},
 			worker.Prefill{}, worker.Opened{}, worker.NotOpened{}, worker.Fetched{}, worker.Sent{}, worker.Cancel{},

@@ -97,7 +97,7 @@ func fill(t *rapid.T, v reflect.Value, depth int) {
 		}
 	case reflect.Struct:
 		for i := range v.NumField() {
-			if f := v.Type().Field(i); f.IsExported() && f.Type.Kind() != reflect.Interface || f.Type == reflect.TypeFor[error]() || f.Type == reflect.TypeFor[routing.Event]() {
+			if f := v.Type().Field(i); f.IsExported() && recorded(f.Type) {
 				fill(t, v.Field(i), depth+1)
 			}
 		}
@@ -109,6 +109,18 @@ func fill(t *rapid.T, v reflect.Value, depth int) {
 		if x := rapid.SampledFrom(of).Draw(t, "value"); x != nil {
 			v.Set(reflect.ValueOf(x))
 		}
+	}
+}
+
+// recorded says whether fields of a type are recorded: of interfaces only some are.
+func recorded(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Interface:
+		return t == reflect.TypeFor[error]() || t == reflect.TypeFor[routing.Event]()
+	case reflect.Slice:
+		return recorded(t.Elem())
+	default:
+		return true
 	}
 }
 

@@ -26,9 +26,9 @@ type Config struct {
 	worker.Limits
 	// MaxDrafts is scheduler.Config's.
 	MaxDrafts int
-	// StepBegins, if set, is called before each step that is not started ahead: it may set the Mirror
-	// of the batch's sequences.
-	StepBegins func(run scheduler.RunStep)
+	// Mirrors, if set, gives the Mirrors of a step's batch, before each step that is not started ahead.
+	// They stay as they are until the step is done.
+	Mirrors func(run scheduler.RunStep) []engine.Mirror
 	// LayerDone, if set, is called after each layer of each step, on the engine's
 	// own path: it must not block. run stays as it is until the step is done.
 	LayerDone func(run scheduler.RunStep, layer int)

@@ -53,8 +53,8 @@ type MemberConfig struct {
 	worker.Limits
 	// MaxDrafts is Config.MaxDrafts.
 	MaxDrafts int
-	// StepBegins, LayerDone and LayersDone are Config's.
-	StepBegins func(run scheduler.RunStep)
+	// Mirrors, LayerDone and LayersDone are Config's.
+	Mirrors    func(run scheduler.RunStep) []engine.Mirror
 	LayerDone  func(run scheduler.RunStep, layer int)
 	LayersDone func(run scheduler.RunStep)
 	// Save and StopSave are Config's.
@@ -79,7 +79,7 @@ func NewMember(cfg MemberConfig) (*Member, error) {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	driver, err := NewDriver(Config{
-		Engine: cfg.Engine, Limits: cfg.Limits, MaxDrafts: cfg.MaxDrafts, StepBegins: cfg.StepBegins, LayerDone: cfg.LayerDone, LayersDone: cfg.LayersDone,
+		Engine: cfg.Engine, Limits: cfg.Limits, MaxDrafts: cfg.MaxDrafts, Mirrors: cfg.Mirrors, LayerDone: cfg.LayerDone, LayersDone: cfg.LayersDone,
 		BlocksChanged: func(cause trace.SpanContext, stored, removed []kvcache.Hash) uint64 {
 			return cfg.Signals.Kv(cause, kvcache.HashValues(stored), kvcache.HashValues(removed))
 		},

@@ -70,11 +70,11 @@ func (d *Driver) compute(ctx context.Context, next step) (engine.Output, error) 
 	case next.started:
 		return d.starting.Wait()
 	}
-	if d.cfg.StepBegins != nil {
-		d.cfg.StepBegins(next.run)
-	}
 	d.current = next.run
 	batch := next.run.Batch
+	if d.cfg.Mirrors != nil {
+		batch.Mirrors = d.cfg.Mirrors(next.run)
+	}
 	batch.LayerDone, batch.LayersDone = d.layerDone, d.layersDone
 	return d.cfg.Engine.Step(ctx, batch)
 }

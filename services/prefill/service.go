@@ -74,7 +74,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		}
 	}
 	s.Member, err = workerdriver.NewMember(s.storing.saving(workerdriver.MemberConfig{
-		Deps: deps.Deps, Limits: cfg.Limits, StepBegins: running.stepBegins, LayerDone: running.layerDone, LayersDone: running.layersDone,
+		Deps: deps.Deps, Limits: cfg.Limits, Mirrors: running.mirrorsOf, LayerDone: running.layerDone, LayersDone: running.layersDone,
 	}))
 	if err != nil {
 		return nil, err

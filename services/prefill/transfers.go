@@ -1,8 +1,10 @@
 package prefill
 
 import (
+	"slices"
 	"sync"
 
+	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
@@ -12,6 +14,8 @@ import (
 type transfers struct {
 	mu   sync.RWMutex
 	byID map[scheduler.SequenceID]*outgoing
+
+	mirrors []engine.Mirror // reused; of the goroutine that computes steps
 }
 
 // outgoing is the transfer of one sequence.
@@ -33,19 +37,27 @@ func (t *transfers) remove(id scheduler.SequenceID) {
 	delete(t.byID, id)
 }
 
-// stepBegins has the engine store what the step computes where it is sent to, if it can.
-func (t *transfers) stepBegins(run scheduler.RunStep) {
+// mirrorsOf is where the engine can store what a step computes and sends, nil if there is none.
+func (t *transfers) mirrorsOf(run scheduler.RunStep) []engine.Mirror {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
+	t.mirrors = slices.Grow(t.mirrors[:0], len(run.Parts))[:len(run.Parts)]
+	clear(t.mirrors)
+	some := false
 	for i, part := range run.Parts {
 		o := t.byID[part.ID]
 		if o == nil {
 			continue
 		}
 		if first, end := worker.Unsent(part, o.held); first < end {
-			run.Batch.Sequences[i].Mirror = o.transfer.Mirror(first, end-first)
+			t.mirrors[i] = o.transfer.Mirror(first, end-first)
+			some = some || t.mirrors[i] != nil
 		}
 	}
+	if !some {
+		return nil
+	}
+	return t.mirrors
 }
 
 // layerDone sends the KV that one layer of a step completed.

@@ -30,9 +30,9 @@ type cpuEngine struct {
 	workspace *kernels.Workspace
 	angles    rotary.Embedding
 	sampler   *sampler.Sampler
-	mirrors   []mirrored // of the running step, which may still be written
-	rows      []row      // reused: the rows that become logits
-	state     []float64  // reused: a hidden state
+	held      []engine.Mirror // reused: the mirrors that are held
+	rows      []row           // reused: the rows that become logits
+	state     []float64       // reused: a hidden state
 }
 
 // row is a row of logits: its sequence, the token that it follows, and the number of the draw from
@@ -195,7 +195,6 @@ func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Out
 		}
 		e.angles.Fill(cos, sin, s.Start, len(s.Tokens))
 	}
-	e.mirror(batch)
 	k.Embed()
 	layers, whole := e.weights.spec.Layers, e.whole(batch)
 	for layer := 0; layer < layers; layer++ {
@@ -208,9 +207,7 @@ func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Out
 			layer += n - 1
 			continue
 		}
-		e.holdMirrors(layer)
-		k.Keys(layer)
-		e.releaseMirrors()
+		e.keys(layer, batch.Mirrors)
 		if batch.LayerDone != nil {
 			batch.LayerDone(layer)
 		}
@@ -230,42 +227,35 @@ func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Out
 	return e.head(ctx, batch)
 }
 
-// mirrored is a sequence of the step whose keys and values are stored in a Mirror too.
-type mirrored struct {
-	sequence int
-	in       engine.Mirror
-}
-
-// mirror notes the mirrors of a batch.
-func (e *cpuEngine) mirror(batch engine.Batch) {
-	e.mirrors = e.mirrors[:0]
-	if batch.LayerDone == nil {
+// keys computes a layer's keys and values, and stores them in the mirrors too, which it holds only while
+// it stores.
+func (e *cpuEngine) keys(layer int, mirrors []engine.Mirror) {
+	if mirrors == nil {
+		e.workspace.Keys(layer)
 		return
 	}
-	for i := range batch.Sequences {
-		if m := batch.Sequences[i].Mirror; m != nil {
-			e.mirrors = append(e.mirrors, mirrored{i, m})
+	e.workspace.Products(layer)
+	defer e.release()
+	for i, m := range mirrors {
+		switch {
+		case m == nil:
+		case m.Hold(layer):
+			e.held = append(e.held, m)
+			e.workspace.Mirror(i, func(block int) []byte { return m.View(layer, block) })
+		default:
+			e.workspace.Mirror(i, nil)
 		}
 	}
+	e.workspace.Rotate()
 }
 
-// holdMirrors has a layer's keys and values be written into the mirrors too, which it holds for that.
-// It gives up those that cannot be written any more.
-func (e *cpuEngine) holdMirrors(layer int) {
-	e.mirrors = slices.DeleteFunc(e.mirrors, func(m mirrored) bool {
-		if !m.in.Hold() {
-			e.workspace.Also(m.sequence, nil)
-			return true
-		}
-		e.workspace.Also(m.sequence, func(block int) []byte { return m.in.View(layer, block) })
-		return false
-	})
-}
-
-func (e *cpuEngine) releaseMirrors() {
-	for _, m := range e.mirrors {
-		m.in.Release()
+// release releases the mirrors that are held.
+func (e *cpuEngine) release() {
+	for _, m := range e.held {
+		m.Release()
 	}
+	clear(e.held)
+	e.held = e.held[:0]
 }
 
 // whole is the number of layers, from the first on, that are computed for every token without a

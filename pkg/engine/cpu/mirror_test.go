@@ -21,7 +21,7 @@ type pagesAsMirror struct {
 	holds  int
 }
 
-func (m *pagesAsMirror) Hold() bool {
+func (m *pagesAsMirror) Hold(int) bool {
 	if m.held {
 		m.t.Error("held twice")
 	}
@@ -82,9 +82,10 @@ func inMirror(t *testing.T, c class) {
 		out, err := e.Step(t.Context(), engine.Batch{
 			Sequences: []engine.Sequence{
 				{Tokens: tokens[:2*size], Blocks: table(2*blocks, blocks)},
-				{Tokens: tokens[computed*size:], Start: computed * size, Blocks: table(0, blocks), Mirror: whole, Logits: engine.LogitsAll},
-				{Tokens: tokens[:6*size], Blocks: table(blocks, blocks), Mirror: shifted{short, blocks}},
+				{Tokens: tokens[computed*size:], Start: computed * size, Blocks: table(0, blocks), Logits: engine.LogitsAll},
+				{Tokens: tokens[:6*size], Blocks: table(blocks, blocks)},
 			},
+			Mirrors: []engine.Mirror{nil, whole, shifted{short, blocks}},
 			LayerDone: func(layer int) {
 				if whole.held || short.held {
 					t.Error("a mirror is held when its layer is done")

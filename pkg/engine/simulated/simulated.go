@@ -275,6 +275,9 @@ func (e *Engine) run(ctx context.Context, batch engine.Batch, work latency.StepW
 					tokens = tokens[:len(tokens)-s.Sample.Drafts]
 				}
 				e.write(layer, s.Blocks, s.Start, tokens)
+				if batch.Mirrors != nil {
+					e.store(layer, s, batch.Mirrors[i])
+				}
 			}
 		}
 		if batch.LayerDone != nil {
@@ -291,6 +294,17 @@ func (e *Engine) run(ctx context.Context, batch engine.Batch, work latency.StepW
 		return 0, errDevice
 	}
 	return end.Sub(begin), nil
+}
+
+// store stores a layer of what a sequence computes in its mirror too, if it has one.
+func (e *Engine) store(layer int, s *engine.Sequence, in engine.Mirror) {
+	if in == nil || !in.Hold(layer) {
+		return
+	}
+	defer in.Release()
+	for b := s.Start / e.cfg.BlockTokens; b < s.UsedBlocks(e.cfg.BlockTokens); b++ {
+		copy(in.View(layer, b), e.pages.View(layer, s.Blocks[b]))
+	}
 }
 
 // pass waits from one time of a step to the next: by the clock, so that lateness

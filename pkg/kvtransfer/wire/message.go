@@ -61,8 +61,8 @@ type Outbound struct {
 	// Coding of the payload; nil: unchanged.
 	Coding Coding
 	// Into, if set, gets the slices, into those of Targets, which are as many as Blocks. The
-	// message then has no payload, and Coding is unused. Stored, if it is as long, says which of Targets
-	// have theirs already: these are not copied.
+	// message then has no payload, and Coding is unused. Stored, nil or as many, says which of
+	// Targets have theirs already: these are not copied.
 	Into    Views
 	Targets []kvcache.BlockID
 	Stored  []bool

@@ -42,7 +42,7 @@ func (out *Outbound) writeSlices(sum uint32) (uint32, error) {
 		if len(to) != slice {
 			return 0, fmt.Errorf("%w: layer %d of the receiver's page %d to write", errNoSlice, layer, out.Targets[i])
 		}
-		if i < len(out.Stored) && out.Stored[i] {
+		if len(out.Stored) > 0 && out.Stored[i] {
 			sum = checksum.Update(sum, to)
 			continue
 		}

@@ -223,7 +223,7 @@ func (l *link) move(ctx context.Context, blocks []kvcache.BlockID, offer func(*k
 // store does what an engine does with one layer of blocks where the receiver's pages are mapped: what
 // it stores in its own, it stores in those too.
 func (l *link) store(m engine.Mirror, layer int, blocks []kvcache.BlockID) {
-	if m == nil || !m.Hold() {
+	if m == nil || !m.Hold(layer) {
 		return
 	}
 	defer m.Release()

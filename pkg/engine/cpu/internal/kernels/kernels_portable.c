@@ -182,7 +182,7 @@ static void rotate_pairs(const tdm_rows *r, const float *x, const float *cos, co
 			values[((size_t)(token / 2) * size + i) * 2 + token % 2] = tdm_bf16(x[i]);
 }
 
-static void rotate(const tdm_rows *r, int row, uint8_t *slice, uint8_t *also, int token) {
+static void rotate(const tdm_rows *r, int row, uint8_t *slice, uint8_t *mirror, int token) {
 	const int size = r->head_size, half = size / 2;
 	float *x = r->qkv + (size_t)row * r->ld_qkv;
 	const float *cos = r->cos + (size_t)row * half, *sin = r->sin + (size_t)row * half;
@@ -197,7 +197,7 @@ static void rotate(const tdm_rows *r, int row, uint8_t *slice, uint8_t *also, in
 	if (r->kv == TDM_INT8)
 		for (int h = 0; h < r->kv_heads; h++)
 			rotate_in_place(x + h * size, cos, sin, half);
-	for (; slice; slice = also, also = NULL)
+	for (; slice; slice = mirror, mirror = NULL)
 		if (r->kv == TDM_INT8)
 			write_codes(r, x, slice, token);
 		else

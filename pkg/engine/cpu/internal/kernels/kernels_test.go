@@ -181,10 +181,10 @@ func TestRotate(t *testing.T) {
 			s.KV = kvFormats[round%2]
 			qkv := floats(r, (s.Heads+2*s.KVHeads)*s.HeadSize, 1)
 			cos, sin := floats(r, s.HeadSize/2, 1), floats(r, s.HeadSize/2, 1)
-			got, also, want := make([]byte, s.SliceBytes()), make([]byte, s.SliceBytes()), make([]byte, s.SliceBytes())
+			got, mirror, want := make([]byte, s.SliceBytes()), make([]byte, s.SliceBytes()), make([]byte, s.SliceBytes())
 			token := r.IntN(s.BlockTokens)
-			same16(t, "queries", fast.ProbeRotate(s, qkv, cos, sin, got, also, token), portable.ProbeRotate(s, qkv, cos, sin, want, nil, token))
-			if !bytes.Equal(got, want) || !bytes.Equal(also, want) {
+			same16(t, "queries", fast.ProbeRotate(s, qkv, cos, sin, got, mirror, token), portable.ProbeRotate(s, qkv, cos, sin, want, nil, token))
+			if !bytes.Equal(got, want) || !bytes.Equal(mirror, want) {
 				t.Fatal("keys or values differ")
 			}
 			clear(want)

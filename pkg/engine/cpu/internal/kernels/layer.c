@@ -101,7 +101,7 @@ static void rotate_rows(tdm_step *s, const tdm_team *team) {
 		int32_t block = s->blocks[q->table + position / m->block_tokens];
 		if (adjusted)
 			s->kernels->adjust(&rows, r);
-		s->kernels->rotate(&rows, r, slice_of(s, block), s->also[r], position % m->block_tokens);
+		s->kernels->rotate(&rows, r, slice_of(s, block), s->mirror[r], position % m->block_tokens);
 	}
 }
 
@@ -156,10 +156,9 @@ static void start_counting(tdm_step *s) {
 		atomic_store_explicit(&s->next[i], 0, memory_order_relaxed);
 }
 
-// keys_part computes queries, keys and values of layer `index`; the latter two are
-// in their pages when all threads are done. Nobody looks at s->layer before the
-// first barrier.
-static void keys_part(tdm_step *s, const tdm_team *team, tdm_ahead *ahead, const tdm_layer_weights *w, int index) {
+// products_part computes queries, keys and values of layer `index`, which rotate_rows turns
+// into what attention wants. Nobody looks at s->layer before the first barrier.
+static void products_part(tdm_step *s, const tdm_team *team, tdm_ahead *ahead, const tdm_layer_weights *w, int index) {
 	const tdm_product qkv = qkv_of(s, w), o = o_of(s, w);
 	if (team->thread == 0) {
 		s->layer = w;
@@ -170,6 +169,11 @@ static void keys_part(tdm_step *s, const tdm_team *team, tdm_ahead *ahead, const
 	tdm_pool_barrier_ahead(team, ahead);
 	run_product(s, team, DRAW_QKV, &qkv);
 	*ahead = ahead_of(team, &o);
+}
+
+// keys_part is all of that: keys and values are in their pages when all threads are done.
+static void keys_part(tdm_step *s, const tdm_team *team, tdm_ahead *ahead, const tdm_layer_weights *w, int index) {
+	products_part(s, team, ahead, w, index);
 	tdm_pool_barrier_ahead(team, ahead);
 	rotate_rows(s, team);
 }
@@ -205,6 +209,22 @@ static void keys_job(void *argument, const tdm_team *team) {
 	const tdm_product qkv = qkv_of(s, s->first);
 	tdm_ahead ahead = ahead_of(team, &qkv);
 	keys_part(s, team, &ahead, s->first, s->first_index);
+	tdm_flush_leave(mode);
+}
+
+static void products_job(void *argument, const tdm_team *team) {
+	tdm_step *s = argument;
+	unsigned mode = tdm_flush_enter(s->kernels);
+	const tdm_product qkv = qkv_of(s, s->first);
+	tdm_ahead ahead = ahead_of(team, &qkv);
+	products_part(s, team, &ahead, s->first, s->first_index);
+	tdm_flush_leave(mode);
+}
+
+static void rotate_job(void *argument, const tdm_team *team) {
+	tdm_step *s = argument;
+	unsigned mode = tdm_flush_enter(s->kernels);
+	rotate_rows(s, team);
 	tdm_flush_leave(mode);
 }
 
@@ -273,6 +293,14 @@ void tdm_layer_keys(tdm_step *s, const tdm_layer_weights *w, int index) {
 	s->first_index = index;
 	run(s, keys_job, layer_work(s, w));
 }
+
+void tdm_layer_products(tdm_step *s, const tdm_layer_weights *w, int index) {
+	s->first = w;
+	s->first_index = index;
+	run(s, products_job, layer_work(s, w));
+}
+
+void tdm_layer_rotate(tdm_step *s) { run(s, rotate_job, layer_work(s, s->layer)); }
 
 void tdm_layer_rest(tdm_step *s) { run(s, rest_job, layer_work(s, s->layer)); }
 

@@ -49,11 +49,11 @@ void tdm_probe_adjust(const tdm_kernels *k, float *qkv, const float *bias, const
 }
 
 void tdm_probe_rotate(const tdm_kernels *k, float *qkv, const float *cos, const float *sin, uint16_t *q,
-	int heads, int kv_heads, int head_size, int block_tokens, int kv, uint8_t *slice, uint8_t *also, int token) {
+	int heads, int kv_heads, int head_size, int block_tokens, int kv, uint8_t *slice, uint8_t *mirror, int token) {
 	const tdm_rows rows = {.qkv = qkv, .cos = cos, .sin = sin, .q = q,
 		.heads = heads, .kv_heads = kv_heads, .head_size = head_size, .block_tokens = block_tokens, .kv = kv};
 	unsigned saved = tdm_flush_enter(k);
-	k->rotate(&rows, 0, slice, also, token);
+	k->rotate(&rows, 0, slice, mirror, token);
 	tdm_flush_leave(saved);
 }
 

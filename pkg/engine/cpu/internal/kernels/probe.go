@@ -81,14 +81,14 @@ func (s Set) ProbeAdjust(shape Shape, qkv, bias, qNorm, kNorm []float32) {
 }
 
 // ProbeRotate turns one token's queries, keys and values (qkv) into rotated
-// queries and writes key and value into slice, and into also unless it is nil, at token of
+// queries and writes key and value into slice, and into mirror unless it is nil, at token of
 // its block.
-func (s Set) ProbeRotate(shape Shape, qkv, cos, sin []float32, slice, also []byte, token int) (q []uint16) {
+func (s Set) ProbeRotate(shape Shape, qkv, cos, sin []float32, slice, mirror []byte, token int) (q []uint16) {
 	q = make([]uint16, shape.Heads*shape.HeadSize)
 	qkv = slices.Clone(qkv) // which may be spoilt
 	C.tdm_probe_rotate(s.c, (*C.float)(unsafe.SliceData(qkv)), (*C.float)(unsafe.SliceData(cos)), (*C.float)(unsafe.SliceData(sin)),
 		(*C.uint16_t)(unsafe.SliceData(q)), C.int(shape.Heads), C.int(shape.KVHeads), C.int(shape.HeadSize),
-		C.int(shape.BlockTokens), C.int(shape.KV), (*C.uint8_t)(unsafe.SliceData(slice)), (*C.uint8_t)(unsafe.SliceData(also)), C.int(token))
+		C.int(shape.BlockTokens), C.int(shape.KV), (*C.uint8_t)(unsafe.SliceData(slice)), (*C.uint8_t)(unsafe.SliceData(mirror)), C.int(token))
 	return q
 }
 

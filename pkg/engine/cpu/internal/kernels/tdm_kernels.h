@@ -137,8 +137,8 @@ typedef struct tdm_kernels {
 	// heads; a model with neither does not call it.
 	void (*adjust)(const tdm_rows *r, int row);
 	// rotate writes row's queries to q, and its key and value into slice at
-	// token `token` of the block, and into `also`, unless that is NULL.
-	void (*rotate)(const tdm_rows *r, int row, uint8_t *slice, uint8_t *also, int token);
+	// token `token` of the block, and into `mirror`, unless that is NULL.
+	void (*rotate)(const tdm_rows *r, int row, uint8_t *slice, uint8_t *mirror, int token);
 	// attention computes the query heads of one KV head for `count` tokens: rows
 	// row0.. at positions pos0... scratch holds tdm_attention_scratch() floats.
 	// Pages of blocks that no window reaches are not read.
@@ -283,7 +283,7 @@ typedef struct tdm_step {
 	const int32_t *tokens;
 	const tdm_sequence *sequences;
 	const int32_t *row_sequence;
-	uint8_t *const *also; // of each row, a slice elsewhere that its key and value are written into too; NULL: none
+	uint8_t *const *mirror; // of each row, a slice elsewhere that its key and value are written into too; NULL: none
 	const tdm_item *item;
 	const int32_t *blocks;
 	const float *cos, *sin;
@@ -322,6 +322,9 @@ void tdm_embed(tdm_step *s, const uint32_t *panels, const uint16_t *rows);
 // after it the layer's part of the pages is complete. tdm_layer_rest computes what
 // else there is of the same layer; in between rows may have been taken out.
 void tdm_layer_keys(tdm_step *s, const tdm_layer_weights *w, int index);
+// tdm_layer_products and then tdm_layer_rotate are tdm_layer_keys; only the second writes into pages.
+void tdm_layer_products(tdm_step *s, const tdm_layer_weights *w, int index);
+void tdm_layer_rotate(tdm_step *s);
 void tdm_layer_rest(tdm_step *s);
 // tdm_layers computes `count` layers from index on, whose weights w and its
 // neighbours are, as one job.

@@ -14,7 +14,7 @@ void tdm_probe_exps(const tdm_kernels *k, float *out, const float *x, int n);
 void tdm_probe_adjust(const tdm_kernels *k, float *qkv, const float *bias, const float *q_norm, const float *k_norm, float eps,
 	int heads, int kv_heads, int head_size);
 void tdm_probe_rotate(const tdm_kernels *k, float *qkv, const float *cos, const float *sin, uint16_t *q,
-	int heads, int kv_heads, int head_size, int block_tokens, int kv, uint8_t *slice, uint8_t *also, int token);
+	int heads, int kv_heads, int head_size, int block_tokens, int kv, uint8_t *slice, uint8_t *mirror, int token);
 // In `parts`, or if that is 0 undivided.
 void tdm_probe_attention(const tdm_kernels *k, const uint16_t *q, uint16_t *out, const uint8_t *slices, size_t page_bytes,
 	const int32_t *blocks, int heads, int kv_heads, int head_size, int block_tokens, int kv, float scale,

@@ -32,7 +32,7 @@ type Workspace struct {
 	step       *C.tdm_step
 	tokens     []int32
 	rowOf      []int32
-	also       []*byte // of each row: a slice elsewhere
+	mirror     []uintptr // of each row: a slice elsewhere
 	blocks     []kvcache.BlockID
 	x          []float32
 	q          []uint16
@@ -130,7 +130,7 @@ func (k *Workspace) lay(a *arena, s *C.tdm_step) {
 	s.logits = take[C.float](a, bounds.HeadRows*int(s.ldl))
 	s.tokens = goSlice[C.int32_t](a, bounds.Rows, &k.tokens)
 	s.row_sequence = goSlice[C.int32_t](a, bounds.Rows, &k.rowOf)
-	s.also = goSlice[*C.uint8_t](a, bounds.Rows, &k.also)
+	s.mirror = goSlice[*C.uint8_t](a, bounds.Rows, &k.mirror)
 	s.blocks = goSlice[C.int32_t](a, bounds.Sequences*bounds.BlocksPerSequence, &k.blocks)
 	s.sequences = goSlice[C.tdm_sequence](a, bounds.Sequences, &k.sequences)
 	s.item = goSlice[C.tdm_item](a, k.mostItems(), &k.items)
@@ -167,7 +167,7 @@ func (k *Workspace) Add(tokens []int32, start int, blocks []kvcache.BlockID) (co
 	for i := range tokens {
 		k.rowOf[k.rows+i] = int32(k.sequenceN)
 	}
-	clear(k.also[k.rows : k.rows+len(tokens)])
+	clear(k.mirror[k.rows : k.rows+len(tokens)])
 	k.blockN += copy(k.blocks[k.blockN:], blocks)
 	half := k.shape.HeadSize / 2
 	first, last := k.rows*half, (k.rows+len(tokens))*half
@@ -176,19 +176,19 @@ func (k *Workspace) Add(tokens []int32, start int, blocks []kvcache.BlockID) (co
 	return k.cos[first:last], k.sin[first:last], nil
 }
 
-// Also has Keys write the keys and values of sequence i of the batch, in the order of Add, into
-// other slices besides, which are not of the Go heap: slice(b) is that of block b of its table, nil
-// if there is none. Without slice it writes into no other any more.
-func (k *Workspace) Also(i int, slice func(block int) []byte) {
+// Mirror has the next layer's keys and values of sequence i of the batch, in the order of Add, be
+// written into other slices besides, which are not of the Go heap: slice(b) is that of block b of its
+// table, nil if there is none. Without slice they are written into no other any more.
+func (k *Workspace) Mirror(i int, slice func(block int) []byte) {
 	q, tokens := k.sequences[i], k.shape.BlockTokens
-	rows := k.also[q.row0 : q.row0+q.count]
+	rows := k.mirror[q.row0 : q.row0+q.count]
 	if slice == nil {
 		clear(rows)
 		return
 	}
 	for at := 0; at < len(rows); {
 		block := (int(q.start) + at) / tokens
-		start := unsafe.SliceData(slice(block))
+		start := uintptr(unsafe.Pointer(unsafe.SliceData(slice(block))))
 		for past := min((block+1)*tokens-int(q.start), len(rows)); at < past; at++ {
 			rows[at] = start
 		}
@@ -207,8 +207,17 @@ func (k *Workspace) Embed() {
 
 // Keys computes the queries, keys and values of layer i for the batch. After it the
 // layer's part of the pages is complete.
-func (k *Workspace) Keys(i int) {
-	C.tdm_layer_keys(k.step, &unsafe.Slice(k.weights.layers, k.weights.count)[i], C.int(i))
+func (k *Workspace) Keys(i int) { C.tdm_layer_keys(k.step, k.layer(i), C.int(i)) }
+
+// Products and then Rotate are Keys. Only Rotate writes into pages, which takes a small part of
+// the time.
+func (k *Workspace) Products(i int) { C.tdm_layer_products(k.step, k.layer(i), C.int(i)) }
+
+// Rotate is the second part of Keys.
+func (k *Workspace) Rotate() { C.tdm_layer_rotate(k.step) }
+
+func (k *Workspace) layer(i int) *C.tdm_layer_weights {
+	return &unsafe.Slice(k.weights.layers, k.weights.count)[i]
 }
 
 // Narrow leaves of sequence i of the batch, in the order of Add, only the last
@@ -241,7 +250,7 @@ func (k *Workspace) Narrow(keep func(sequence int) int) int {
 // LayersAtOnce is how many layers from i on take some milliseconds, 1 to most: what
 // to give Layers when it should be possible to stop in between.
 func (k *Workspace) LayersAtOnce(i, most int) int {
-	return int(C.tdm_layers_at_once(k.step, &unsafe.Slice(k.weights.layers, k.weights.count)[i], C.int(most)))
+	return int(C.tdm_layers_at_once(k.step, k.layer(i), C.int(most)))
 }
 
 // Layers runs n layers, 1 or more, from i on, each as Keys and Rest would.
