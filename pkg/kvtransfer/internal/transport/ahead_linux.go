@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// aheadBytes is how much is read beyond what was asked for: two frames of bulk data.
-// Copying those out of cache costs less than a system call each.
-const aheadBytes = 32 << 10
+// aheadBytes is how much is read beyond what was asked for: a frame's header, and small frames
+// before it. More would have to be copied, which costs more than a system call for each frame.
+const aheadBytes = 512
 
 // conn reads ahead: each read of a payload goes straight to its destination and also
 // fetches what follows, the next frames and their headers.
