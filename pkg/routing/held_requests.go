@@ -63,7 +63,7 @@ func (rt *Router) holds(s *search, decode, prefill *candidate, aheadMs float64, 
 	if !(own > 0) && s.doubts(&rt.config) { // it is held by what reports say alone, which may not be so
 		return false
 	}
-	rt.queue.soon(s.now.Add(min(max(durationOf(over), leastHold), longestHold)))
+	soonest(&rt.queue.due, s.now.Add(min(max(durationOf(over), leastHold), longestHold)))
 	return true
 }
 

@@ -182,8 +182,8 @@ func (rt *Router) expirePaths(now time.Time) {
 		end := o.failedAt.Add(pathKept)
 		if !now.Before(end) {
 			rt.forgetPath(p)
-		} else if rt.pathsDue.IsZero() || end.Before(rt.pathsDue) {
-			rt.pathsDue = end
+		} else {
+			soonest(&rt.pathsDue, end)
 		}
 	}
 }

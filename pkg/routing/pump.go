@@ -220,15 +220,15 @@ func (rt *Router) try(now time.Time, e *entry, groups *waits) (gone bool) {
 // without a load report: that another router's request took, or that shares blocks that are cached now.
 func (rt *Router) schedule() {
 	if rt.queue.wantsPlace() {
-		rt.queue.soon(rt.now.Add(reportSpacing))
+		soonest(&rt.queue.due, rt.now.Add(reportSpacing))
 	}
 	for e := range rt.queue.all() {
-		rt.queue.soon(e.until)
+		soonest(&rt.queue.due, e.until)
 		if !e.noWorkerSince.IsZero() {
-			rt.queue.soon(e.noWorkerSince.Add(rt.config.NoWorkerGrace))
+			soonest(&rt.queue.due, e.noWorkerSince.Add(rt.config.NoWorkerGrace))
 		}
 		if tried := e.byReportsSince.Add(rt.config.ReportDoubt); !e.byReportsSince.IsZero() && tried.After(rt.now) {
-			rt.queue.soon(tried)
+			soonest(&rt.queue.due, tried)
 		}
 	}
 }

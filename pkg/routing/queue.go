@@ -127,13 +127,6 @@ type queue struct {
 // wantsPlace reports whether somebody waits for a place at a worker, and not just for one that has less to do.
 func (q *queue) wantsPlace() bool { return len(q.ids) > 0 && !q.allHeld }
 
-// soon lets due be no later than t.
-func (q *queue) soon(t time.Time) {
-	if q.due.IsZero() || t.Before(q.due) {
-		q.due = t
-	}
-}
-
 // level is where requests like e wait, -1 if nobody does.
 func (q *queue) level(e *entry) (at int, is bool) {
 	at = sort.Search(len(q.levels), func(i int) bool {

@@ -234,22 +234,23 @@ func (rt *Router) tick(now time.Time) {
 
 // Next is when a Tick is due, if nothing else happens.
 func (rt *Router) Next() (time.Time, bool) {
-	var next time.Time
-	earlier := func(t time.Time) {
-		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
-			next = t
-		}
-	}
-	earlier(rt.queue.due)
-	earlier(rt.pathsDue)
-	earlier(rt.pinsDue)
-	earlier(rt.tellDue())
+	next := rt.queue.due
+	soonest(&next, rt.pathsDue)
+	soonest(&next, rt.pinsDue)
+	soonest(&next, rt.tellDue())
 	if len(rt.queue.ids) > 0 {
-		earlier(rt.nextReopening()) // some may wait for it
-		earlier(rt.nextOfWaiting())
+		soonest(&next, rt.nextReopening()) // some may wait for it
+		soonest(&next, rt.nextOfWaiting())
 	}
-	earlier(rt.nextOfWorkers())
+	soonest(&next, rt.nextOfWorkers())
 	return next, !next.IsZero()
+}
+
+// soonest lets due be no later than t. Zero is never, of both.
+func soonest(due *time.Time, t time.Time) {
+	if !t.IsZero() && (due.IsZero() || t.Before(*due)) {
+		*due = t
+	}
 }
 
 // nextOfWorkers is when the first worker is dropped that etcd does not list, or asked for its
@@ -260,23 +261,18 @@ func (rt *Router) nextOfWorkers() time.Time {
 	}
 	var next, ticks time.Time
 	asks := false
-	earlier := func(than *time.Time, t time.Time) {
-		if !t.IsZero() && (than.IsZero() || t.Before(*than)) {
-			*than = t
-		}
-	}
 	for _, w := range rt.order {
 		if !w.missingSince.IsZero() {
-			earlier(&next, w.missingSince.Add(rt.config.WorkerKeep-w.missing))
+			soonest(&next, w.missingSince.Add(rt.config.WorkerKeep-w.missing))
 		}
 		if rt.wantsList(w) {
-			earlier(&next, w.listNext)
+			soonest(&next, w.listNext)
 			asks = true
 		}
 		if w.connected {
-			earlier(&next, w.checkAt)
+			soonest(&next, w.checkAt)
 		}
-		earlier(&ticks, w.checkAt)
+		soonest(&ticks, w.checkAt)
 	}
 	if asks { // any Tick may
 		ticks = rt.now

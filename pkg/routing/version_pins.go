@@ -67,9 +67,9 @@ func (rt *Router) pinVersion(now time.Time, m Model, p *pin) {
 		rt.fixPin(m, p)
 		return
 	}
-	rt.pinBy(p.since.Add(rt.config.VersionWait))
+	soonest(&rt.pinsDue, p.since.Add(rt.config.VersionWait))
 	if p.awaited && now.Before(p.since.Add(rt.config.NoWorkerGrace)) {
-		rt.pinBy(p.since.Add(rt.config.NoWorkerGrace))
+		soonest(&rt.pinsDue, p.since.Add(rt.config.NoWorkerGrace))
 	}
 }
 
@@ -82,13 +82,6 @@ func mostVotes(votes map[Version]int) (best Version, ok bool) {
 		}
 	}
 	return best, ok
-}
-
-// pinBy lets pinVersions run by t at the latest.
-func (rt *Router) pinBy(t time.Time) {
-	if rt.pinsDue.IsZero() || t.Before(rt.pinsDue) {
-		rt.pinsDue = t
-	}
 }
 
 func (rt *Router) fixPin(m Model, p *pin) {

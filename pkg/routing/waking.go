@@ -95,18 +95,13 @@ func (rt *Router) nextOfWaiting() (next time.Time) {
 	if !k.known {
 		k.learn(rt.order, rt.elsewhere.numbers)
 	}
-	earlier := func(t time.Time) {
-		if next.IsZero() || t.Before(next) {
-			next = t
-		}
-	}
 	k.left = slices.DeleteFunc(k.left, func(w *worker) bool {
 		busy := w.busyUntil.After(rt.now)
 		if busy {
-			earlier(w.busyUntil)
+			soonest(&next, w.busyUntil)
 		}
 		if w.avoided(rt.now) {
-			earlier(w.until)
+			soonest(&next, w.until)
 		}
 		over := !busy && !w.suspected()
 		if over {
@@ -116,7 +111,7 @@ func (rt *Router) nextOfWaiting() (next time.Time) {
 	})
 	for k.first >= 0 {
 		if w := k.workers[k.first]; w.fresh(rt.now, rt.config.LoadStale) {
-			earlier(w.loadAt.Add(rt.config.LoadStale + 1))
+			soonest(&next, w.loadAt.Add(rt.config.LoadStale+1))
 			break
 		}
 		k.unlist(&k.reported[k.first]) // until it reports again
