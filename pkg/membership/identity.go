@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
-	"fmt"
 	"os"
 	"strings"
 
@@ -62,8 +61,8 @@ func CheckEpoch(meant, own uint64) error {
 	if meant == own {
 		return nil
 	}
-	return rpc.Error(codes.FailedPrecondition, api.ReasonWrongEpoch,
-		fmt.Sprintf("this worker is incarnation %d, but the call is for %d: list the workers again", own, meant), 0)
+	return rpc.Errorf(codes.FailedPrecondition, api.ReasonWrongEpoch,
+		"this worker is incarnation %d, but the call is for %d: list the workers again", own, meant)
 }
 
 // NewEpoch draws an incarnation epoch: a random number that is never 0 and is

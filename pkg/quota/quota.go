@@ -23,6 +23,7 @@
 package quota
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -99,11 +100,8 @@ func (t *tenant) uses() amounts {
 
 // New returns a limiter for the router with this id, which knows of no other. logger may be nil.
 func New(self string, logger *slog.Logger) *Limiter {
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
-	}
 	return &Limiter{
-		self: self, logger: logger, zero: time.Now(), dirty: make(chan struct{}, 1),
+		self: self, logger: cmp.Or(logger, slog.New(slog.DiscardHandler)), zero: time.Now(), dirty: make(chan struct{}, 1),
 		tenants: make(map[string]*tenant), peers: make(map[string]*peer), changed: make(map[string]bool),
 	}
 }

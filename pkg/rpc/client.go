@@ -136,12 +136,8 @@ func target(address string) (string, error) {
 
 func (cfg ClientConfig) withDefaults() ClientConfig {
 	cfg.Name = cmp.Or(cfg.Name, "client")
-	if cfg.Credentials == nil {
-		cfg.Credentials = insecure.NewCredentials()
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Credentials = cmp.Or(cfg.Credentials, insecure.NewCredentials())
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.MaxReceiveBytes <= 0 {
 		cfg.MaxReceiveBytes = DefaultMaxReceiveBytes
 	}

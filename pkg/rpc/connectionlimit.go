@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"log/slog"
 	"net"
 	"slices"
@@ -38,9 +39,7 @@ type ConnectionLimit struct {
 // NewConnectionLimit returns a limit of so many connections, above 0. It logs refusals at most
 // once a minute, with what set the limit, such as a flag. logger may be nil.
 func NewConnectionLimit(connections int, by string, logger *slog.Logger) *ConnectionLimit {
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
-	}
+	logger = cmp.Or(logger, slog.New(slog.DiscardHandler))
 	return &ConnectionLimit{most: connections, by: by, logger: logger, refusal: logthrottle.Throttle{Every: refusalEvery}}
 }
 

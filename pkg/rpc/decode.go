@@ -42,10 +42,7 @@ type codec struct {
 
 // newCodec wraps a codec, or the one that grpc-go has for protobuf.
 func newCodec(inner encoding.CodecV2, maxReceiveBytes int) codec {
-	if inner == nil {
-		inner = encoding.GetCodecV2(proto.Name)
-	}
-	return codec{CodecV2: inner, maxReceiveBytes: maxReceiveBytes}
+	return codec{CodecV2: cmp.Or(inner, encoding.GetCodecV2(proto.Name)), maxReceiveBytes: maxReceiveBytes}
 }
 
 // Encoded is a message that encodes itself, for SendMsg of a server's stream: protobuf's way

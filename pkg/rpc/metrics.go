@@ -104,11 +104,7 @@ func (m *metrics) streamClient(name string) grpc.StreamClientInterceptor {
 			}
 			end(err)
 		}))
-		stream, err := streamer(ctx, description, conn, method, options...)
-		if err != nil {
-			return nil, err
-		}
-		return stream, nil
+		return streamer(ctx, description, conn, method, options...)
 	}
 }
 

@@ -2,7 +2,6 @@ package rpc
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -66,11 +65,11 @@ func checkRole(keys bool) check {
 		switch {
 		case !known && keys && slices.Equal(roles, []identity.Role{identity.Operator}):
 		case !known:
-			return ctx, Error(codes.Unauthenticated, api.ReasonNoCertificate,
-				fmt.Sprintf("%s is for %s: show a certificate with that role", fullMethod, either(roles)), 0)
+			return ctx, Errorf(codes.Unauthenticated, api.ReasonNoCertificate,
+				"%s is for %s: show a certificate with that role", fullMethod, either(roles))
 		case !slices.Contains(roles, caller.Role):
-			return ctx, Error(codes.PermissionDenied, api.ReasonWrongRole,
-				fmt.Sprintf("%s is for %s, but the certificate is that of %s", fullMethod, either(roles), caller), 0)
+			return ctx, Errorf(codes.PermissionDenied, api.ReasonWrongRole,
+				"%s is for %s, but the certificate is that of %s", fullMethod, either(roles), caller)
 		}
 		return ctx, nil
 	}

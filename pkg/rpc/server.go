@@ -203,9 +203,7 @@ func NewServer(cfg ServerConfig) *Server {
 
 func (cfg ServerConfig) withDefaults() ServerConfig {
 	cfg.Name = cmp.Or(cfg.Name, "server")
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.MaxReceiveBytes <= 0 {
 		cfg.MaxReceiveBytes = DefaultMaxReceiveBytes
 	}

@@ -3,7 +3,6 @@ package workerdriver
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -224,7 +223,7 @@ func (g *generation) reserve(r worker.ReserveKV) worker.Event {
 	case errors.Is(err, kvtransfer.ErrClosed):
 		return worker.NotReserved{ID: g.id, Err: worker.RefusedError(scheduler.Draining)}
 	case errors.Is(err, kvtransfer.ErrFull), errors.As(err, new(*kvtransfer.ShareError)):
-		return worker.NotReserved{ID: g.id, Err: rpc.Error(codes.ResourceExhausted, api.ReasonQueueFull, fmt.Sprintf("no KV reservation: %v", err), 0)}
+		return worker.NotReserved{ID: g.id, Err: rpc.Errorf(codes.ResourceExhausted, api.ReasonQueueFull, "no KV reservation: %v", err)}
 	case err != nil:
 		return worker.NotReserved{ID: g.id, Err: rpc.InvalidArgument("sender", err.Error())}
 	}
