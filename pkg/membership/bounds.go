@@ -35,14 +35,22 @@ const (
 	notifyLeast = 100 * time.Millisecond
 )
 
+// readValue reads a value of etcd into a message.
+func readValue(value []byte, into proto.Message) error {
+	if len(value) > maxValueBytes {
+		return fmt.Errorf("it has more than %d bytes", maxValueBytes)
+	}
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(value, into); err != nil {
+		return fmt.Errorf("parse it: %w", err)
+	}
+	return nil
+}
+
 // readRecord is the record of an entry. The error says why it counts for nothing.
 func readRecord(entry Entry) (*controlv1.WorkerRecord, error) {
-	if len(entry.Value) > maxValueBytes {
-		return nil, fmt.Errorf("it has more than %d bytes", maxValueBytes)
-	}
 	record := &controlv1.WorkerRecord{}
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(entry.Value, record); err != nil {
-		return nil, fmt.Errorf("parse it: %w", err)
+	if err := readValue(entry.Value, record); err != nil {
+		return nil, err
 	}
 	if err := checkRecord(record); err != nil {
 		return nil, err
@@ -78,14 +86,6 @@ func checkRecord(record *controlv1.WorkerRecord) error {
 		return fmt.Errorf("it has more than %d bytes", maxValueBytes)
 	}
 	return nil
-}
-
-// readPolicy reads a policy into one.
-func readPolicy(value []byte, into *controlv1.Policy) error {
-	if len(value) > maxValueBytes {
-		return fmt.Errorf("it has more than %d bytes", maxValueBytes)
-	}
-	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(value, into)
 }
 
 // newThrottle bounds how often a watch says that something in etcd is wrong: there could be as

@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,18 +77,10 @@ func (cfg Config) validateEndpoints() error {
 }
 
 func (cfg Config) withDefaults() Config {
-	if cfg.LeaseTTL <= 0 {
-		cfg.LeaseTTL = DefaultLeaseTTL
-	}
-	if cfg.RequestTimeout <= 0 {
-		cfg.RequestTimeout = DefaultRequestTimeout
-	}
-	if cfg.ProbeInterval <= 0 {
-		cfg.ProbeInterval = defaultProbeInterval
-	}
-	if cfg.RetryWait <= 0 {
-		cfg.RetryWait = DefaultRetryWait
-	}
+	cfg.LeaseTTL = cmp.Or(cfg.LeaseTTL, DefaultLeaseTTL)
+	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, DefaultRequestTimeout)
+	cfg.ProbeInterval = cmp.Or(cfg.ProbeInterval, defaultProbeInterval)
+	cfg.RetryWait = cmp.Or(cfg.RetryWait, DefaultRetryWait)
 	return cfg
 }
 
@@ -148,10 +141,7 @@ const (
 // names the endpoints.
 func (c *Client) Await(ctx context.Context) error {
 	for {
-		err := c.bounded(ctx, func(ctx context.Context) error {
-			_, err := c.store.Summary(ctx, policyKey)
-			return err
-		})
+		_, err := answer(ctx, c, c.store.Summary, policyKey)
 		if err == nil {
 			return nil
 		}
@@ -237,6 +227,15 @@ func (c *Client) bounded(ctx context.Context, request func(context.Context) erro
 		return errNoAnswer
 	}
 	return err
+}
+
+// answer is bounded for a request about one key, prefix or lease, with what etcd answers.
+func answer[K, T any](ctx context.Context, c *Client, request func(context.Context, K) (T, error), about K) (got T, err error) {
+	err = c.bounded(ctx, func(ctx context.Context) (err error) {
+		got, err = request(ctx, about)
+		return err
+	})
+	return got, err
 }
 
 // sleep waits and says whether ctx is still alive.

@@ -7,7 +7,7 @@ var (
 	// ReadKey is what it makes of an API key's.
 	ReadKey = readKey
 	// ReadPolicy is what it makes of the policy's.
-	ReadPolicy = readPolicy
+	ReadPolicy = readValue
 	// EncodeView and DecodeView are what a view file holds.
 	EncodeView, DecodeView = encodeView, decodeView
 	// ReadViewFile and WriteViewFile are for files with a view.

@@ -80,12 +80,9 @@ func sortedKeys(keys func(yield func(*controlv1.ApiKey) bool)) []*controlv1.ApiK
 
 // readKey is the API key of an entry.
 func readKey(entry Entry) (*controlv1.ApiKey, error) {
-	if len(entry.Value) > maxValueBytes {
-		return nil, fmt.Errorf("it has more than %d bytes", maxValueBytes)
-	}
 	key := &controlv1.ApiKey{}
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(entry.Value, key); err != nil {
-		return nil, fmt.Errorf("parse it: %w", err)
+	if err := readValue(entry.Value, key); err != nil {
+		return nil, err
 	}
 	if keysPrefix+key.GetId() != entry.Key {
 		return nil, errors.New("it belongs under another key")
@@ -95,28 +92,18 @@ func readKey(entry Entry) (*controlv1.ApiKey, error) {
 
 // CreateKey keeps an API key, one that expires for revokedKept more; ErrKeyExists: another one has its id; ErrTooManyKeys: there are MaxKeys, about.
 func (c *Client) CreateKey(ctx context.Context, key *controlv1.ApiKey) error {
-	var summary Summary
-	err := c.bounded(ctx, func(ctx context.Context) (err error) {
-		summary, err = c.store.Summary(ctx, keysPrefix)
-		return err
-	})
+	summary, err := answer(ctx, c, c.store.Summary, keysPrefix)
 	switch {
 	case err != nil:
 		return err
 	case summary.Count >= MaxKeys:
 		return ErrTooManyKeys
 	}
-	var lease int64
-	if key.GetExpires() != nil { // as long as one that is revoked
-		err = c.bounded(ctx, func(ctx context.Context) (err error) {
-			lease, _, err = c.leases.Grant(ctx, max(time.Until(key.GetExpires().AsTime()), 0)+revokedKept)
-			return err
-		})
-		if err != nil {
-			return err
-		}
+	var keep time.Duration
+	if expires := key.GetExpires(); expires != nil { // as long as one that is revoked
+		keep = max(time.Until(expires.AsTime()), 0) + revokedKept
 	}
-	err = c.putKey(ctx, key, lease, 0)
+	err = c.putKey(ctx, key, keep, 0)
 	if errors.Is(err, ErrConflict) {
 		err = ErrKeyExists
 	}
@@ -163,14 +150,7 @@ func (c *Client) RevokeKey(ctx context.Context, id string) (string, error) {
 	}
 	key = proto.CloneOf(key)
 	key.Revoked = timestamppb.Now()
-	var lease int64
-	err = c.bounded(ctx, func(ctx context.Context) (err error) {
-		lease, _, err = c.leases.Grant(ctx, revokedKept)
-		return err
-	})
-	if err == nil {
-		err = c.putKey(ctx, key, lease, AnyRevision)
-	}
+	err = c.putKey(ctx, key, revokedKept, AnyRevision)
 	if errors.Is(err, ErrNoSpace) { // which takes nothing but removals
 		err = c.bounded(ctx, func(ctx context.Context) error { return c.store.Delete(ctx, entries[0].Key) })
 		if err == nil {
@@ -184,18 +164,25 @@ func (c *Client) RevokeKey(ctx context.Context, id string) (string, error) {
 }
 
 func (c *Client) keyEntries(ctx context.Context, id string) ([]Entry, error) {
-	var listing Listing
-	err := c.bounded(ctx, func(ctx context.Context) (err error) {
-		listing, err = c.store.List(ctx, keysPrefix+id)
-		return err
-	})
+	listing, err := answer(ctx, c, c.store.List, keysPrefix+id)
 	return listing.Entries, err
 }
 
-func (c *Client) putKey(ctx context.Context, key *controlv1.ApiKey, lease, ifRevision int64) error {
+// putKey writes a key that etcd removes after a time; 0: never.
+func (c *Client) putKey(ctx context.Context, key *controlv1.ApiKey, keep time.Duration, ifRevision int64) error {
 	value, err := protojson.Marshal(key)
 	if err != nil {
 		return fmt.Errorf("keep key: %w", err)
+	}
+	var lease int64
+	if keep > 0 {
+		err = c.bounded(ctx, func(ctx context.Context) (err error) {
+			lease, _, err = c.leases.Grant(ctx, keep)
+			return err
+		})
+		if err != nil {
+			return err
+		}
 	}
 	return c.bounded(ctx, func(ctx context.Context) error {
 		_, err := c.store.Put(ctx, keysPrefix+key.GetId(), value, lease, ifRevision)

@@ -79,9 +79,9 @@ const leaseMargin = 5 * time.Second
 func (c *Client) AwaitFree(ctx context.Context, role controlv1.Role, id string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.LeaseTTL+leaseMargin, ErrTaken)
 	defer cancel()
-	r := Registration{client: c, key: WorkerKey(role, id)} // that nothing registers
+	r := Registration{key: WorkerKey(role, id)} // that nothing registers
 	for first := true; ; first = false {
-		there, err := r.look(ctx)
+		there, err := answer(ctx, c, c.store.Get, r.key)
 		if err != nil && ctx.Err() == nil {
 			return fmt.Errorf("look for %s: %w", r.key, err)
 		}
@@ -141,11 +141,10 @@ func (r *Registration) Close(ctx context.Context) error {
 	if r.lease == 0 {
 		return nil
 	}
-	lease := r.lease
 	// Revoking removes exactly what is under the lease: a record that another
 	// process wrote over this one is under another.
 	err := r.client.bounded(ctx, func(ctx context.Context) error {
-		return r.client.leases.Revoke(ctx, lease)
+		return r.client.leases.Revoke(ctx, r.lease)
 	})
 	if err != nil && !errors.Is(err, errAbandoned) {
 		return fmt.Errorf("remove %s: %w: it expires by itself within %s", r.key, err, r.client.cfg.LeaseTTL)
@@ -194,7 +193,7 @@ func (r *Registration) keep(ctx context.Context) (time.Duration, error) {
 			return 0, err
 		}
 	}
-	there, err := r.look(ctx)
+	there, err := answer(ctx, r.client, r.client.store.Get, r.key)
 	if err != nil {
 		return 0, err
 	}
@@ -219,11 +218,7 @@ func (r *Registration) keep(ctx context.Context) (time.Duration, error) {
 // written under a new one.
 func (r *Registration) renew(ctx context.Context) error {
 	sent := time.Now()
-	var ttl time.Duration
-	err := r.client.bounded(ctx, func(ctx context.Context) (err error) {
-		ttl, err = r.client.leases.Renew(ctx, r.lease)
-		return err
-	})
+	ttl, err := answer(ctx, r.client, r.client.leases.Renew, r.lease)
 	if errors.Is(err, ErrLeaseNotFound) {
 		r.log.Warn("lease is lost: registering again", slog.String("key", r.key))
 		r.lease = 0
@@ -234,15 +229,6 @@ func (r *Registration) renew(ctx context.Context) error {
 	}
 	r.expires = sent.Add(ttl)
 	return nil
-}
-
-// look reads the key; an entry without revision says that there is none.
-func (r *Registration) look(ctx context.Context) (there Entry, err error) {
-	err = r.client.bounded(ctx, func(ctx context.Context) (err error) {
-		there, err = r.client.store.Get(ctx, r.key)
-		return err
-	})
-	return there, err
 }
 
 // write writes the record under the lease, or under a new one. It fails if the

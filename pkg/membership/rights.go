@@ -28,7 +28,7 @@ func rights() map[identity.Role][]right {
 	read, write := clientv3.PermissionType(clientv3.PermRead), clientv3.PermissionType(clientv3.PermReadWrite)
 	all := map[identity.Role][]right{
 		identity.Router: {
-			{allKeys, read}, {workersPrefix + string(identity.Router) + "/", write}, {policyKey, write}, {allKeys + "keys/", write},
+			{allKeys, read}, {workersPrefix + string(identity.Router) + "/", write}, {policyKey, write}, {keysPrefix, write},
 		},
 	}
 	for _, role := range []identity.Role{identity.Prefill, identity.Decode, identity.KVTransfer} {

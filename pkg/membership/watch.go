@@ -74,7 +74,7 @@ func (c *Client) WatchPolicy(ctx context.Context, notify func(policy *controlv1.
 			revision = 0
 			if !event.Removed {
 				revision = event.Revision
-				if err := readPolicy(event.Value, next); err != nil {
+				if err := readValue(event.Value, next); err != nil {
 					c.log.Warn("policy in etcd is malformed: keeping the previous one", slog.Any("error", err))
 					if said != nil {
 						next = said
@@ -143,11 +143,7 @@ func (c *Client) follow(ctx context.Context, prefix string, f follower) error {
 
 // list takes a whole new listing.
 func (s *following) list(ctx context.Context) error {
-	var listing Listing
-	err := s.client.bounded(ctx, func(ctx context.Context) (err error) {
-		listing, err = s.client.store.List(ctx, s.prefix)
-		return err
-	})
+	listing, err := answer(ctx, s.client, s.client.store.List, s.prefix)
 	if err != nil {
 		return err
 	}
@@ -255,11 +251,7 @@ func (s *following) take(batch Batch) {
 
 // probe asks etcd whether what is known is still so.
 func (s *following) probe(ctx context.Context) error {
-	var summary Summary
-	err := s.client.bounded(ctx, func(ctx context.Context) (err error) {
-		summary, err = s.client.store.Summary(ctx, s.prefix)
-		return err
-	})
+	summary, err := answer(ctx, s.client, s.client.store.Summary, s.prefix)
 	if err != nil {
 		return err
 	}
