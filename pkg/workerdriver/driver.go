@@ -46,8 +46,9 @@ type Config struct {
 	Save     func(scheduler.Save)
 	StopSave func(scheduler.SaveID)
 	// Log, if set, records the worker.
-	Log     *eventlog.Log
-	Logger  *slog.Logger
+	Log    *eventlog.Log
+	Logger *slog.Logger
+	// Metrics count what the driver does. Nil: some that nobody sees.
 	Metrics *Metrics
 }
 
@@ -116,6 +117,11 @@ func NewDriver(cfg Config) (*Driver, error) {
 	}
 	if places := scheduler.Places(capacity.MaxSequences, capacity.MaxBatchTokens, capacity.Layout.BlockTokens); places < capacity.MaxSequences {
 		cfg.Logger.Warn("fewer sequences run at a time than --max-sequences allows: raise --max-batch-tokens", "places", places, "max_sequences", capacity.MaxSequences, "max_batch_tokens", capacity.MaxBatchTokens, "block_tokens", capacity.Layout.BlockTokens)
+	}
+	if cfg.Metrics == nil {
+		if cfg.Metrics, err = NewMetrics(nil, ""); err != nil {
+			return nil, err
+		}
 	}
 	d := &Driver{
 		cfg:       cfg,

@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
 )
 
-// Metrics are a worker's. A nil *Metrics measures nothing.
+// Metrics are a worker's.
 type Metrics struct {
 	steps      *prometheus.HistogramVec
 	stepTokens prometheus.Counter
@@ -110,18 +110,12 @@ func (m *Metrics) ofMember(registerer prometheus.Registerer, identity membership
 }
 
 func (m *Metrics) stepDone(tokens, sequences int, compute time.Duration) {
-	if m == nil {
-		return
-	}
 	m.steps.WithLabelValues(batchLabel(sequences)).Observe(compute.Seconds())
 	m.stepTokens.Add(float64(tokens))
 }
 
 // drafts counts those of a step, and what became of them.
 func (m *Metrics) drafts(batch engine.Batch, out *engine.Output) {
-	if m == nil {
-		return
-	}
 	m.drafting.Add(out.Drafting.Seconds())
 	for i, accepted := range out.Accepted {
 		if sample := batch.Sequences[i].Sample; sample != nil {
@@ -147,38 +141,22 @@ func batchLabel(sequences int) string {
 	return "more"
 }
 
-func (m *Metrics) stepFailed() {
-	if m != nil {
-		m.failures.Inc()
-	}
-}
+func (m *Metrics) stepFailed() { m.failures.Inc() }
 
 func (m *Metrics) notFinite(received bool) {
-	switch {
-	case m == nil:
-	case received:
-		m.spoilt.WithLabelValues(kvReceived).Inc()
-	default:
-		m.spoilt.WithLabelValues(kvOwn).Inc()
+	kv := kvOwn
+	if received {
+		kv = kvReceived
 	}
+	m.spoilt.WithLabelValues(kv).Inc()
 }
 
-func (m *Metrics) preempted() {
-	if m != nil {
-		m.preempts.Inc()
-	}
-}
+func (m *Metrics) preempted() { m.preempts.Inc() }
 
-func (m *Metrics) resumed(waited time.Duration) {
-	if m != nil {
-		m.waits.Add(waited.Seconds())
-	}
-}
+func (m *Metrics) resumed(waited time.Duration) { m.waits.Add(waited.Seconds()) }
 
 func (m *Metrics) finished(reason scheduler.FinishReason) {
-	if m != nil {
-		m.ends.WithLabelValues(endLabel(reason)).Inc()
-	}
+	m.ends.WithLabelValues(endLabel(reason)).Inc()
 }
 
 func endLabel(reason scheduler.FinishReason) string {
@@ -196,18 +174,11 @@ func endLabel(reason scheduler.FinishReason) string {
 	}
 }
 
-func (m *Metrics) refused() {
-	if m != nil {
-		m.ends.WithLabelValues("refused").Inc()
-	}
-}
+func (m *Metrics) refused() { m.ends.WithLabelValues("refused").Inc() }
 
 // load sets the gauges. What routers are told of free blocks leaves out what sequences are
 // expected to grow by, so it is not read here.
 func (m *Metrics) load(report *controlv1.LoadReport, pool kvcache.Stats) {
-	if m == nil {
-		return
-	}
 	m.blocks.WithLabelValues("free").Set(float64(pool.Free + pool.Cached))
 	m.blocks.WithLabelValues("reserved").Set(float64(pool.Reserved))
 	m.blocks.WithLabelValues("quarantined").Set(float64(pool.Quarantined))

@@ -25,7 +25,7 @@ func (c costCounters) add(cost engine.Cost) {
 
 // stepCost counts what a step needed.
 func (m *Metrics) stepCost(work latency.StepWork, compute time.Duration) {
-	if m == nil || m.reach == nil {
+	if m.reach == nil {
 		return
 	}
 	prefill, decode := m.reach.costs.Step(work)
