@@ -92,7 +92,7 @@ func TestCapacityIsOfWorkersThatGetRequests(t *testing.T) {
 	m := newMesh(4, 1)
 	m.serveVersions(&controlv1.Policy{Versions: []*controlv1.ModelVersion{{ArithmeticClass: "served"}}})
 	for i, w := range m.prefill {
-		w.version.Class, w.takesAggregated, w.known = "served", true, true
+		w.version.Class, w.takesAggregated, w.step.Samples = "served", true, 1
 		switch i {
 		case 0:
 			w.version.Class = "another"

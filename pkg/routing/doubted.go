@@ -11,11 +11,13 @@ import (
 // What a worker has not measured, or measured in a bad moment, is taken from others: without work it would
 // never learn better.
 
-// unmeasured is the step time of a worker of the role that has measured nothing.
+// unmeasured is the step time of a worker of the role that has measured nothing: that of the quickest
+// that has, or it would never be given anything to measure. Samples is 0.
 func (rt *Router) unmeasured(s *search, role controlv1.Role) latency.Model {
 	step := &s.unmeasured[byRole(role)]
 	if *step == nil {
-		m := rt.unmeasuredStep(role, s.version)
+		m := rt.quickestStep(role, s.version)
+		m.Samples = 0
 		*step = &m
 	}
 	return **step

@@ -61,7 +61,6 @@ type reading struct {
 	budget  int // tokens of a prompt in a step in which a sequence decodes; 0: it does not say
 	running int // sequences in the batch, or about to be
 	step    latency.Model
-	known   bool // step was measured
 }
 
 // promptLengths is how many lengths of prompts load reports tell apart.
@@ -84,8 +83,6 @@ func (w *worker) read(load *controlv1.LoadReport) {
 	if w.role == controlv1.Role_ROLE_DECODE { // all that is there is decoded, also where a version does not say so
 		w.reads.decoding = max(w.reads.decoding, w.reads.count)
 		w.reads.decodingContext = max(w.reads.decodingContext, w.reads.context)
-	}
-	if w.role == controlv1.Role_ROLE_DECODE {
 		w.reads.moving = int(atMost(uint64(load.GetBlocksReserved()), uint64(w.blocks))) * w.blockTokens
 	} else {
 		w.reads.moving = clampInt(atMost(load.GetUnsentTokens(), (uint64(w.maxSequences)+uint64(w.maxWaiting))*uint64(w.contextTokens)))
@@ -104,5 +101,5 @@ func (w *worker) read(load *controlv1.LoadReport) {
 			w.prompts[i] = int32(w.reads.tokens)
 		}
 	}
-	w.step, w.known = measured(load.GetStepTime())
+	w.step = measured(load.GetStepTime())
 }

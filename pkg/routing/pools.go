@@ -95,17 +95,14 @@ func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
 		role    controlv1.Role
 		version Version
 	}
-	quickest := make(map[kind]latency.Model) // Samples is 0 where none has measured
-	quickestStep := func(role controlv1.Role, v Version) (latency.Model, bool) {
+	quickest := make(map[kind]latency.Model)
+	quickestStep := func(role controlv1.Role, v Version) latency.Model {
 		m, looked := quickest[kind{role, v}]
 		if !looked {
-			var known bool
-			if m, known = rt.quickestStep(role, v); !known {
-				m.Samples = 0
-			}
+			m = rt.quickestStep(role, v)
 			quickest[kind{role, v}] = m
 		}
-		return m, m.Samples > 0
+		return m
 	}
 	for _, w := range rt.ofRole(role) {
 		m, known := w.measured()
@@ -115,12 +112,12 @@ func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
 		// What a worker has hardly done is taken to need as long as where it is done.
 		prompts, answers := m, m
 		if role == controlv1.Role_ROLE_PREFILL && !w.decodedLately(rt.now) {
-			if m, known := quickestStep(controlv1.Role_ROLE_DECODE, w.version); known {
+			if m := quickestStep(controlv1.Role_ROLE_DECODE, w.version); m.Samples > 0 {
 				answers = m
 			}
 		}
 		if role == controlv1.Role_ROLE_DECODE && extrapolates(m, int(d.prompt)) {
-			prompts, _ = quickestStep(controlv1.Role_ROLE_PREFILL, w.version)
+			prompts = quickestStep(controlv1.Role_ROLE_PREFILL, w.version)
 		}
 		p.workers++
 		p.baseMs += answers.BaseMs

@@ -144,7 +144,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 		answers := model
 		if w.takesAggregated && !w.decodedLately(s.now) {
 			one := latency.Decoding(1, r.Tokens)
-			if m, known := rt.quickestStep(controlv1.Role_ROLE_DECODE, s.version); known && m.Predict(one) < model.Predict(one) {
+			if m := rt.quickestStep(controlv1.Role_ROLE_DECODE, s.version); m.Samples > 0 && m.Predict(one) < model.Predict(one) {
 				answers = m
 			}
 		}
@@ -351,10 +351,7 @@ const (
 // as on the prefill worker that is the quickest. Samples is 0 where none has measured.
 func (rt *Router) priorStep(s *search) latency.Model {
 	if s.prior == nil {
-		step, known := rt.quickestStep(controlv1.Role_ROLE_PREFILL, s.version)
-		if !known {
-			step.Samples = 0
-		}
+		step := rt.quickestStep(controlv1.Role_ROLE_PREFILL, s.version)
 		s.prior = &step
 	}
 	return *s.prior

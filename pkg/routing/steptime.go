@@ -17,29 +17,17 @@ var defaultStep = latency.Model{BaseMs: 20, PerTokenMs: 0.5, PerContextTokenMs: 
 const mostStepMs = 1e9
 
 // measured is how long a step takes on this worker, as it has measured.
-func (w *worker) measured() (latency.Model, bool) { return w.step, w.known }
+func (w *worker) measured() (latency.Model, bool) { return w.step, w.step.Samples > 0 }
 
 // measured is a worker's word for it. What no measurement can be, not a number included,
-// counts as none.
-func measured(m *controlv1.StepTimeModel) (latency.Model, bool) {
+// counts as none: then Samples is 0.
+func measured(m *controlv1.StepTimeModel) latency.Model {
 	for _, ms := range [...]float64{m.GetBaseMs(), m.GetPerTokenMs(), m.GetPerContextTokenMs(), m.GetPerSquareMs()} {
 		if !(ms >= 0 && ms <= mostStepMs) {
-			return latency.Model{}, false
+			return latency.Model{}
 		}
 	}
-	if m.GetSamples() == 0 {
-		return latency.Model{}, false
-	}
-	return latency.Model{BaseMs: m.GetBaseMs(), PerTokenMs: m.GetPerTokenMs(), PerContextTokenMs: m.GetPerContextTokenMs(), PerSquareMs: m.GetPerSquareMs(), Samples: m.GetSamples(), MostTokens: clampInt(m.GetMostTokens())}, true
-}
-
-// unmeasuredStep is how long a step is taken to last on a worker of a role and version
-// that has measured nothing: as long as on the quickest that has, or it would never
-// be given anything to measure. Samples is 0.
-func (rt *Router) unmeasuredStep(role controlv1.Role, v Version) latency.Model {
-	step, _ := rt.quickestStep(role, v)
-	step.Samples = 0
-	return step
+	return latency.Model{BaseMs: m.GetBaseMs(), PerTokenMs: m.GetPerTokenMs(), PerContextTokenMs: m.GetPerContextTokenMs(), PerSquareMs: m.GetPerSquareMs(), Samples: m.GetSamples(), MostTokens: clampInt(m.GetMostTokens())}
 }
 
 // quickest is the quickest step of a role's workers of a version, as it was at a time.
@@ -47,25 +35,23 @@ type quickest struct {
 	version Version
 	at      time.Time
 	step    latency.Model
-	known   bool
 }
 
 // quickestFor is for how long the quickest step of very many workers stands.
 const quickestFor = 100 * time.Millisecond
 
-// quickestStep is how long a step lasts on the quickest worker of a role and version, and
-// whether one is known.
-func (rt *Router) quickestStep(role controlv1.Role, v Version) (step latency.Model, known bool) {
+// quickestStep is how long a step lasts on the quickest worker of a role and version. Samples is 0
+// where none has measured.
+func (rt *Router) quickestStep(role controlv1.Role, v Version) latency.Model {
 	workers := rt.ofRole(role)
 	if len(workers) <= lookMost {
 		return quickestOf(workers, role, v)
 	}
 	q := &rt.quickest[byRole(role)]
 	if q.version != v || q.at.IsZero() || rt.now.Sub(q.at) > quickestFor {
-		*q = quickest{version: v, at: rt.now}
-		q.step, q.known = quickestOf(workers, role, v)
+		*q = quickest{version: v, at: rt.now, step: quickestOf(workers, role, v)}
 	}
-	return q.step, q.known
+	return q.step
 }
 
 // byRole is where a role is among prefill and decode workers.
@@ -76,20 +62,20 @@ func byRole(role controlv1.Role) int {
 	return 0
 }
 
-func quickestOf(workers []*worker, role controlv1.Role, v Version) (step latency.Model, known bool) {
+func quickestOf(workers []*worker, role controlv1.Role, v Version) latency.Model {
 	// A prefill step is a chunk, a decode step a token of each of some sequences.
 	var work latency.StepWork
 	if work.Add(0, 256, false); role == controlv1.Role_ROLE_DECODE {
 		work = latency.Decoding(8, 8*512)
 	}
-	step = defaultStep
+	step := defaultStep
 	for _, w := range workers {
 		m, ok := w.measured()
-		if ok && w.version == v && (!known || m.Predict(work) < step.Predict(work)) {
-			step, known = m, true
+		if ok && w.version == v && (step.Samples == 0 || m.Predict(work) < step.Predict(work)) {
+			step = m
 		}
 	}
-	return step, known
+	return step
 }
 
 // promptsPerBase: once the prompts of a step take so many times its base, pkg/scheduler adds no other

@@ -90,7 +90,7 @@ func (rt *Router) inTime(model string) *inTime {
 	leastMs, budget := math.Inf(1), 0 // budget is the most that a prompt gets of a step
 	for _, role := range [...]controlv1.Role{controlv1.Role_ROLE_PREFILL, controlv1.Role_ROLE_DECODE} {
 		for _, w := range rt.ofRole(role) {
-			if !w.known || !rt.takes(w, served) || role == controlv1.Role_ROLE_PREFILL && !w.takesAggregated {
+			if w.step.Samples == 0 || !rt.takes(w, served) || role == controlv1.Role_ROLE_PREFILL && !w.takesAggregated {
 				continue
 			}
 			if ms := w.steps(w.step, prompt, 0, 0).ms(prompt, 0); role == controlv1.Role_ROLE_PREFILL && ms < leastMs {
