@@ -3,7 +3,6 @@ package replay
 import (
 	"container/heap"
 	"context"
-	"errors"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -11,7 +10,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/tandem-serving/tandem/pkg/eventlog"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/routing"
 )
@@ -112,9 +110,9 @@ func (a *again) plan(at time.Time, e happening) {
 // read reads an event and plans it.
 func (a *again) read() error {
 	record, calls, actions, err := a.log.next()
-	var cut *eventlog.CutError
+	_, ends := ended(a.log.Reader, err)
 	switch {
-	case errors.Is(err, io.EOF), errors.As(err, &cut), err == nil && record.Number > a.last: // it has grown
+	case ends, err == nil && record.Number > a.last: // it has grown
 		a.ended = true
 		return nil
 	case err != nil:

@@ -119,21 +119,16 @@ func readHistory(ctx context.Context, in io.Reader) (*history, error) {
 	h := &history{began: log.Began, requests: make(map[string]*request), decisions: make(map[decision]*decision)}
 	for {
 		record, _, actions, err := log.next()
-		var cut *eventlog.CutError
-		switch {
-		case errors.As(err, &cut):
-			h.why = cut.Error()
-		case errors.Is(err, io.EOF):
-			h.why = log.Why
-		case err != nil:
-			return nil, err
-		default:
-			if err := h.add(record, actions); err != nil {
-				return nil, err
-			}
-			continue
+		if why, is := ended(log.Reader, err); is {
+			h.why = why
+			break
 		}
-		break
+		if err == nil {
+			err = h.add(record, actions)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	if log.core == 0 {
 		return nil, errors.New("the log is not of a router, and only routers have a policy to change")

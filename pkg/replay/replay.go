@@ -50,14 +50,11 @@ func run(ctx context.Context, in io.Reader, without func(number uint64) bool) (R
 	kinds := make(map[uint64]string)
 	for {
 		record, err := log.Next()
-		var cut *eventlog.CutError
+		if why, is := ended(log, err); is {
+			result.Incomplete = why
+			return result, nil
+		}
 		switch {
-		case errors.Is(err, io.EOF):
-			result.Incomplete = log.Why
-			return result, nil
-		case errors.As(err, &cut):
-			result.Incomplete = cut.Error()
-			return result, nil
 		case err != nil:
 			return result, err
 		case record.Kind != "":
@@ -99,6 +96,15 @@ func open(ctx context.Context, in io.Reader) (*eventlog.Reader, error) {
 		return in.Read(b)
 	})
 	return eventlog.NewReader(bufio.NewReaderSize(until, 1<<16), codecs)
+}
+
+// ended says whether an error of reading a log is its end, and why that comes before its process's;
+// "": it does not.
+func ended(log *eventlog.Reader, err error) (incomplete string, is bool) {
+	if cut, is := errors.AsType[*eventlog.CutError](err); is {
+		return cut.Error(), true
+	}
+	return log.Why, errors.Is(err, io.EOF)
 }
 
 type readFunc func(b []byte) (int, error)
