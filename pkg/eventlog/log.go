@@ -87,9 +87,7 @@ func (l *Log) Now() time.Time { return l.base.Add(time.Since(l.base)).Round(0) }
 func (l *Log) Close() error {
 	l.mu.Lock()
 	first := !l.ended.Swap(true)
-	select {
-	case <-l.closing:
-	default:
+	if first {
 		close(l.closing)
 	}
 	l.mu.Unlock()
