@@ -29,7 +29,7 @@ func TestBacklogTokens(t *testing.T) {
 			t.Fatal(err)
 		}
 		stop := make(chan struct{})
-		go func() { defer close(stop); _ = m.Driver().Run(t.Context()) }()
+		go func() { defer close(stop); m.Driver().Run(t.Context()) }()
 		t.Cleanup(func() { <-stop })
 		backlog := func(when string, want float64) {
 			t.Helper()

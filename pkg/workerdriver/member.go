@@ -146,13 +146,10 @@ func (m *Member) Run(ctx context.Context) error {
 	beside.Go(func() { lost = m.leaveWhenLost(ctx, stop) })
 	beside.Go(func() { m.driver.Report(ctx, m.cfg.Identity.Role, m.cfg.Signals.Load) })
 	beside.Go(func() { m.Member.Run(ctx) })
-	err := m.driver.Run(ctx)
+	m.driver.Run(ctx)
 	stop()
 	beside.Wait()
-	if lost != nil {
-		return lost
-	}
-	return err
+	return lost
 }
 
 // lostTimeout is how long what runs may go on once the engine is lost.

@@ -33,7 +33,7 @@ func TestReachIsCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 		stop := make(chan struct{})
-		go func() { defer close(stop); _ = m.Driver().Run(t.Context()) }()
+		go func() { defer close(stop); m.Driver().Run(t.Context()) }()
 		t.Cleanup(func() { <-stop })
 		s := m.Driver().Submit(scheduler.Request{ID: m.Driver().Reserve(), Tokens: make([]int32, 20), MaxTokens: 3})
 		var r result

@@ -77,7 +77,7 @@ func TestSteadyDecodeAllocatesNothing(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); _ = d.Run(ctx) }()
+	go func() { defer close(done); d.Run(ctx) }()
 	stop := func() { cancel(); <-done }
 	defer stop()
 

@@ -21,7 +21,7 @@ type step struct {
 // Run computes steps until ctx ends. A step that is under way then is cut short, or
 // waited for where a device computes it, and its sequences fail; all others are ended as by
 // CancelAll. What is submitted later fails.
-func (d *Driver) Run(ctx context.Context) error {
+func (d *Driver) Run(ctx context.Context) {
 	if d.starting != nil {
 		d.start = func(batch engine.Batch) error { return d.starting.Start(ctx, batch) }
 	}
@@ -30,7 +30,7 @@ func (d *Driver) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			d.endBackgroundTasks()
 			d.endSteps(ctx.Err())
-			return nil
+			return
 		case next := <-d.steps:
 			if !next.started && next.err == nil {
 				next.traced = d.stepBegins(next.run)

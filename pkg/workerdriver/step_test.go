@@ -76,7 +76,7 @@ func runDriver(t *testing.T, e engine.Engine) (_ *workerdriver.Driver, stop func
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); _ = d.Run(ctx) }()
+	go func() { defer close(done); d.Run(ctx) }()
 	return d, func() { cancel(); <-done }
 }
 

@@ -57,7 +57,7 @@ func hour(t *testing.T) (took []time.Duration) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { _ = driver.Run(ctx) })
+		running.Go(func() { driver.Run(ctx) })
 
 		chance := rand.New(rand.NewPCG(1, 2))
 		began := time.Now()

@@ -116,9 +116,9 @@ func MeasureRate(ctx context.Context, weights *cpu.Weights, plan RatePlan, progr
 		return nil, err
 	}
 	running, stop := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- driver.Run(running) }()
-	defer func() { stop(); err = errors.Join(err, <-ended) }()
+	ended := make(chan struct{})
+	go func() { defer close(ended); driver.Run(running) }()
+	defer func() { stop(); <-ended }()
 
 	r := &Rate{RatePlan: plan, Model: weights.Spec().Name, Threads: weights.Threads()}
 	best := [3]*float64{&r.FreeTokens, &r.HeldTokens, &r.LateTokens}

@@ -144,15 +144,15 @@ func drive(ctx context.Context, e engine.Engine, p Plan, policy Policy, limit ti
 	}
 	w.driver = driver
 	limited, cancel := context.WithTimeout(ctx, limit)
-	done := make(chan error, 1)
-	go func() { done <- driver.Run(limited) }()
+	done := make(chan struct{})
+	go func() { defer close(done); driver.Run(limited) }()
 	err = w.play(limited)
 	if err == nil {
 		err = driver.Idle(limited)
 	}
 	cancel()
-	ran := <-done // from here on all is ours
-	err = errors.Join(w.err, err, ran)
+	<-done // from here on all is ours
+	err = errors.Join(w.err, err)
 	switch {
 	case err == nil:
 	case ctx.Err() == nil && errors.Is(limited.Err(), context.DeadlineExceeded):
