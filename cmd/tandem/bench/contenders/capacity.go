@@ -68,9 +68,7 @@ func (s *Set) Capacities(ctx context.Context, o CapacityOptions, progress loadte
 	if len(found.Rounds) == 0 {
 		return nil, cmp.Or(err, ErrInterrupted)
 	}
-	for _, r := range s.all {
-		found.Outcomes = append(found.Outcomes, r.outcome(r.Name))
-	}
+	found.Outcomes = s.outcomes()
 	return found, err
 }
 

@@ -208,11 +208,14 @@ func (r *running) failure(err error) error {
 	return fmt.Errorf("%s: %w", r.Name, err)
 }
 
-// outcome is the report of all that the session measured.
-func (r *running) outcome(name string) *loadtest.Outcome {
-	o := r.session.SweepOutcome()
-	o.Report.Name = name
-	return o
+// outcomes are the reports of all that the sessions measured.
+func (s *Set) outcomes() (all []*loadtest.Outcome) {
+	for _, r := range s.all {
+		o := r.session.SweepOutcome()
+		o.Report.Name = r.Name
+		all = append(all, o)
+	}
+	return all
 }
 
 // Named puts a name before what a run says of itself.

@@ -80,13 +80,13 @@ func (s *Set) AtRates(ctx context.Context, o Options, progress loadtest.Progress
 				if len(result.Steps) == 0 {
 					return nil, cmp.Or(err, ErrInterrupted)
 				}
-				result.finish(s.all)
+				result.Outcomes = s.outcomes()
 				return result, err
 			}
 			result.Steps = append(result.Steps, step)
 		}
 	}
-	result.finish(s.all)
+	result.Outcomes = s.outcomes()
 	return result, nil
 }
 
@@ -144,11 +144,4 @@ func together(ctx context.Context, all []*running, rate float64, number int) (St
 		step.Figures[i], step.CPUSeconds[i], step.Seconds[i] = t.figures, t.cpuSeconds, t.seconds
 	}
 	return step, true, nil
-}
-
-// finish makes the reports, of which there is at least one step.
-func (r *Result) finish(all []*running) {
-	for _, one := range all {
-		r.Outcomes = append(r.Outcomes, one.outcome(one.Name))
-	}
 }

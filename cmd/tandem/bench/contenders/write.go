@@ -86,8 +86,8 @@ func WriteMachine(w io.Writer, r *report.Report) {
 
 func (r *Result) name(side int) string { return r.Outcomes[side].Report.Name }
 
-// rates are those of the steps, rising, each once.
-func (r *Result) rates() []float64 {
+// Rates are those of the steps, rising, each once.
+func (r *Result) Rates() []float64 {
 	var rates []float64
 	for _, step := range r.Steps {
 		rates = append(rates, step.Rate)
@@ -111,7 +111,7 @@ func (r *Result) at(side int, rate float64) []*report.Figures {
 func (r *Result) latencies(out *strings.Builder) {
 	out.WriteString("| requests/s | | TTFT p50 | p99 | second token p50 | p99 | TPOT p50 | p99 | completed/s | goodput/s | verdict |\n")
 	out.WriteString("|---|---|---|---|---|---|---|---|---|---|---|\n")
-	for _, rate := range r.rates() {
+	for _, rate := range r.Rates() {
 		for side := range r.Outcomes {
 			figures := r.at(side, rate)
 			p := func(of func(*report.Figures) *measure.Distribution, percentile string) string {
@@ -169,7 +169,7 @@ func (r *Result) budgets(out *strings.Builder) {
 		fmt.Fprintf(out, " %s |", strings.ReplaceAll(string(stage), "_", " "))
 	}
 	out.WriteString("\n|---|---|---|" + strings.Repeat("---|", len(stages)) + "\n")
-	for _, rate := range r.rates() {
+	for _, rate := range r.Rates() {
 		for side := range r.Outcomes {
 			figures := r.at(side, rate)
 			explained := figures[len(figures)-1].Tail
@@ -196,7 +196,7 @@ func (r *Result) processors(out *strings.Builder) {
 	for side := range r.Outcomes {
 		var parts []string
 		fmt.Fprintf(out, "| %s: cores used |", r.name(side))
-		for i, rate := range r.rates() {
+		for i, rate := range r.Rates() {
 			step := r.lastAt(rate)
 			if i == 0 {
 				parts = slices.Sorted(maps.Keys(step.CPUSeconds[side]))

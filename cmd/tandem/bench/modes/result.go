@@ -77,12 +77,7 @@ const nearby = 1.05
 // atRates takes for a capacity the highest of given rates at which, as at all below, Share of
 // the requests met the SLO.
 func atRates(name, slo string, r *contenders.Result) Mixed {
-	var rates []float64
-	for _, step := range r.Steps {
-		rates = append(rates, step.Rate)
-	}
-	slices.Sort(rates)
-	rates = slices.Compact(rates)
+	rates := r.Rates()
 	var rounds [][]float64
 	for begin := 0; begin+len(rates) <= len(r.Steps); begin += len(rates) {
 		steps := slices.Clone(r.Steps[begin : begin+len(rates)])
