@@ -214,11 +214,17 @@ func (d *Driver) begin(request scheduler.Request, event worker.Event, bare bool)
 	return s
 }
 
-// Handle takes in an event of a sequence.
-func (d *Driver) Handle(id scheduler.SequenceID, event worker.Event) { d.handleFor(id, event) }
+// Handle takes in an event of a sequence, which is the cause of what comes of it if it is traced.
+func (d *Driver) Handle(id scheduler.SequenceID, event worker.Event) {
+	d.loop.Lock()
+	defer d.loop.Unlock()
+	d.cause(id)
+	d.handleLocked(event)
+	d.cause(0)
+}
 
 // KVArrived says that the KV of a Receive or Restore sequence of Submit is in its blocks.
-func (d *Driver) KVArrived(arrived scheduler.KVArrived) { d.handleFor(arrived.ID, arrived) }
+func (d *Driver) KVArrived(arrived scheduler.KVArrived) { d.Handle(arrived.ID, arrived) }
 
 // TransferDone says that no transfer reads or writes the blocks of a sequence of Submit any
 // more.

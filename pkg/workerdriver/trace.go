@@ -291,17 +291,7 @@ func (s *tracedStep) sequence() scheduler.SequenceID {
 	return s.first
 }
 
-// handleFor is handle for an event of one sequence, which is the cause of what
-// comes of it if it is traced.
-func (d *Driver) handleFor(id scheduler.SequenceID, event worker.Event) {
-	d.loop.Lock()
-	defer d.loop.Unlock()
-	d.cause(id)
-	d.handleLocked(event)
-	d.cause(0)
-}
-
-// stepDone is handleFor for the end of a step, of which id is a sequence.
+// stepDone is Handle for the end of a step, of which id is a sequence.
 func (d *Driver) stepDone(id scheduler.SequenceID, done scheduler.StepDone) {
 	d.loop.Lock()
 	defer d.loop.Unlock()
