@@ -36,16 +36,8 @@ func defaultClasses() Classes {
 	}
 }
 
-// classError refuses a name that no class has.
-func classError(name string) error {
-	if slices.Contains(ClassNames(), name) {
-		return nil
-	}
-	if nearest, near := spelling.Nearest(name, slices.Values(ClassNames())); near {
-		return fmt.Errorf("there is no class %q, did you mean %q?", name, nearest)
-	}
-	return fmt.Errorf("there is no class %q: the classes are %s", name, strings.Join(ClassNames(), ", "))
-}
+// checkClass refuses a name that no class has.
+func checkClass(name string) error { return spelling.Check("class", name, ClassNames()) }
 
 // ParseObjective reads ttft:500ms,tpot:30ms, of which one is enough; "none" is none.
 func ParseObjective(text string) (o Objective, err error) {
@@ -76,7 +68,7 @@ func (c *Classes) Set(text string) error {
 	if !is {
 		return fmt.Errorf("%q: write NAME=ttft:500ms,tpot:30ms", text)
 	}
-	if err := classError(name); err != nil {
+	if err := checkClass(name); err != nil {
 		return err
 	}
 	o, err := ParseObjective(objective)

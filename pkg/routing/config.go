@@ -117,7 +117,7 @@ func (c *Config) Validate() error {
 	if err := CheckPolicy(c.Policy); err != nil {
 		errs = append(errs, fmt.Errorf("policy: %w", err))
 	}
-	if err := classError(c.DefaultClass); err != nil {
+	if err := checkClass(c.DefaultClass); err != nil {
 		errs = append(errs, fmt.Errorf("default-class: %w", err))
 	}
 	positive("queue-limit", c.QueueLimit > 0, c.QueueLimit)

@@ -2,10 +2,8 @@ package routing
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
@@ -39,15 +37,7 @@ var policies = map[string]policy{
 func Policies() []string { return slices.Sorted(maps.Keys(policies)) }
 
 // CheckPolicy refuses a name that no policy has.
-func CheckPolicy(name string) error {
-	if _, is := policies[name]; is {
-		return nil
-	}
-	if nearest, near := spelling.Nearest(name, maps.Keys(policies)); near {
-		return fmt.Errorf("there is no policy %q, did you mean %q?", name, nearest)
-	}
-	return fmt.Errorf("there is no policy %q: choose one of %s", name, strings.Join(Policies(), ", "))
-}
+func CheckPolicy(name string) error { return spelling.Check("policy", name, Policies()) }
 
 // policyOf is the policy of a name, or the default.
 func policyOf(name string) policy {

@@ -2,12 +2,26 @@
 package spelling
 
 import (
+	"fmt"
 	"iter"
+	"slices"
 	"strings"
 )
 
 // leastPrefix is how many bytes a name has at least to be taken for the beginning of another.
 const leastPrefix = 3
+
+// Check refuses a name that is none of names, and says which may have been meant. what is a word
+// for them, such as "policy".
+func Check(what, name string, names []string) error {
+	if slices.Contains(names, name) {
+		return nil
+	}
+	if nearest, near := Nearest(name, slices.Values(names)); near {
+		return fmt.Errorf("there is no %s %q, did you mean %q?", what, name, nearest)
+	}
+	return fmt.Errorf("there is no %s %q: choose one of %s", what, name, strings.Join(names, ", "))
+}
 
 // Nearest is the name among names that takes the fewest changes to make of name, the
 // first by the alphabet if there are several, and whether it is so near that it may be

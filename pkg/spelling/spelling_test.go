@@ -7,6 +7,23 @@ import (
 	"github.com/tandem-serving/tandem/pkg/spelling"
 )
 
+func TestCheck(t *testing.T) {
+	names := []string{"decode", "prefill"}
+	for name, want := range map[string]string{
+		"decode": "",
+		"prefil": `there is no role "prefil", did you mean "prefill"?`,
+		"pigeon": `there is no role "pigeon": choose one of decode, prefill`,
+	} {
+		got := ""
+		if err := spelling.Check("role", name, names); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
 func TestNearest(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -1,7 +1,6 @@
 package scenario
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -41,8 +40,8 @@ func (s *Scenario) readAutoscale(top *section) error {
 	if a.Policy == "" {
 		a.Policy = simulate.ScaleDesired
 	}
-	if err := checkScalePolicy(a.Policy); err != "" {
-		return section.errorf("policy", "%q: %s", "autoscale.policy", err)
+	if err := checkScalePolicy(a.Policy); err != nil {
+		return section.errorf("policy", "%q: %w", "autoscale.policy", err)
 	}
 	for _, of := range []struct {
 		key         string
@@ -123,23 +122,16 @@ func (s *Scenario) readScaled(section *section, a *simulate.Autoscale) error {
 	return nil
 }
 
-// checkScalePolicy says what is wrong with the name of a policy; empty: nothing is.
-func checkScalePolicy(name string) string {
-	if slices.Contains(simulate.ScalePolicies(), name) {
-		return ""
-	}
-	if nearest, near := spelling.Nearest(name, slices.Values(simulate.ScalePolicies())); near {
-		return "there is no policy of scaling " + name + ", did you mean " + nearest + "?"
-	}
-	return "there is no policy of scaling " + name + ": there are " + strings.Join(simulate.ScalePolicies(), ", ")
+func checkScalePolicy(name string) error {
+	return spelling.Check("policy of scaling", name, simulate.ScalePolicies())
 }
 
 // ScaleBy has the pools that follow the load do so by a policy.
 func (s *Scenario) ScaleBy(policy string) error {
-	switch {
-	case checkScalePolicy(policy) != "":
-		return errors.New(checkScalePolicy(policy))
-	case s.config.Autoscale == nil:
+	if err := checkScalePolicy(policy); err != nil {
+		return err
+	}
+	if s.config.Autoscale == nil {
 		return fmt.Errorf("no pool of %s follows the load: add autoscale to it", s.doc.file)
 	}
 	s.config.Autoscale.Policy = policy

@@ -225,7 +225,7 @@ func TestErrors(t *testing.T) {
 		{bad("autoscale: {d: 4..8}"), `:4: "autoscale.d" is 4..8, but the pool begins with 3: change one of them`},
 		{bad("autoscale: {d: 1..20000}"), `:4: "autoscale.d": "1..20000" is no range of workers`},
 		{bad("autoscale: {d: 1..9, dd: 1..2}"), `:4: unknown key "autoscale.dd": did you mean "autoscale.d"?`},
-		{bad("autoscale: {d: 1..9, policy: queu}"), `:4: "autoscale.policy": there is no policy of scaling queu, did you mean queue?`},
+		{bad("autoscale: {d: 1..9, policy: queu}"), `:4: "autoscale.policy": there is no policy of scaling "queu", did you mean "queue"?`},
 		{bad("autoscale: {d: 1..9, start-time: 30}"), `:4: "autoscale.start-time" is 30: write a number and a unit`},
 		{bad("autoscale: {d: 1..9, every: 1ms}"), `:4: "autoscale.every" is 1ms: want a time from 1s`},
 		{bad("autoscale: {d: 1..9, utilisation: 2}"), `:4: "autoscale.utilisation" is 2: want a number from 0.05 to 1`},

@@ -205,7 +205,7 @@ func TestSimulateAutoscale(t *testing.T) {
 	if got := run(t.Context(), "", nil, "simulate", file); got.status != 0 || !strings.Contains(got.stdout, " worker-hours (d ") {
 		t.Errorf("%+v", got)
 	}
-	checkFailure(t, run(t.Context(), "", nil, "simulate", file, "--autoscale=queu"), 2, `there is no policy of scaling queu, did you mean queue?`)
+	checkFailure(t, run(t.Context(), "", nil, "simulate", file, "--autoscale=queu"), 2, `there is no policy of scaling "queu", did you mean "queue"?`)
 	checkFailure(t, run(t.Context(), "", nil, "simulate", file, "--fixed=e=3"), 2, `there is no pool "e": the pools are d`)
 	checkFailure(t, run(t.Context(), "", nil, "simulate", scenarioFile(t), "--autoscale=queue"), 2, `follows the load: add autoscale to it`)
 }
