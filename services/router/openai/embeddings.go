@@ -69,20 +69,14 @@ type embeddingUsage struct {
 }
 
 // embed serves a request for embeddings.
-func (h *Handler) embed(e *exchange) error {
-	memory := h.newShare(e)
-	defer memory.release()
-	a, err := h.assembly(e, h.embeddings, memory)
-	if err != nil {
-		return err
-	}
-	c := a.parsed
+func (h *Handler) embed(a *assembly) error {
+	e, c := a.exchange, a.parsed
 	first := c.choices[0]
 	if m, err := h.config.Catalog.Model(first.GetModel()); err == nil { // else the backend says that there is none
 		if err := checkDimensions(m, c.embedding.dimensions); err != nil {
 			return err
 		}
-		if err := h.takeVectors(memory, m, len(c.choices)); err != nil {
+		if err := h.takeVectors(a.memory, m, len(c.choices)); err != nil {
 			return err
 		}
 	}

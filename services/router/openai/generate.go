@@ -15,34 +15,42 @@ import (
 	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
-// generate serves a completion or a chat.
-func (h *Handler) generate(e *exchange, k *kind) error {
-	memory := h.newShare(e)
-	defer memory.release()
-	a, err := h.assembly(e, k, memory)
-	if err != nil {
-		return err
+// assembled serves requests of a kind by a function of what they ask for.
+func (h *Handler) assembled(k *kind, serve func(*assembly) error) func(*exchange) error {
+	return func(e *exchange) error {
+		memory := h.newShare(e)
+		defer memory.release()
+		a, err := h.assembly(e, k, memory)
+		if err != nil {
+			return err
+		}
+		return serve(a)
 	}
-	if id := e.request.Header.Get(headerLastEventID); id != "" {
+}
+
+// generate serves a completion or a chat.
+func (h *Handler) generate(a *assembly) error {
+	request := a.exchange.request
+	if id := request.Header.Get(headerLastEventID); id != "" {
 		a.parsed.echoes, a.parsed.echoTop = nil, nil // the client has them
 		a.admitted()                                 // they were begun
-		return h.resume(e.request.Context(), &stream{assembly: a}, id)
+		return h.resume(request.Context(), &stream{assembly: a}, id)
 	}
 	if a.parsed.stream {
 		return h.stream(a)
 	}
-	return h.whole(e, a)
+	return h.whole(a)
 }
 
 // whole serves one in a single piece.
-func (h *Handler) whole(e *exchange, a *assembly) error {
+func (h *Handler) whole(a *assembly) error {
 	if err := h.run(a, a.collect, nil); err != nil {
 		return err
 	}
 	if err := a.keepPrompts(); err != nil {
 		return err
 	}
-	return e.reply(http.StatusOK, a.whole())
+	return a.exchange.reply(http.StatusOK, a.whole())
 }
 
 // stream serves one piece by piece.

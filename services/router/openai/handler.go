@@ -263,13 +263,13 @@ func (h *Handler) route(u *url.URL) (name string, methods []string, serve func(*
 	case "/models":
 		return routeModels, read, h.listModels
 	case "/completions":
-		return RouteCompletions, write, func(e *exchange) error { return h.generate(e, h.completions) }
+		return RouteCompletions, write, h.assembled(h.completions, h.generate)
 	case "/chat/completions":
-		return RouteChat, write, func(e *exchange) error { return h.generate(e, h.chats) }
+		return RouteChat, write, h.assembled(h.chats, h.generate)
 	case "/embeddings":
-		return RouteEmbeddings, write, h.embed
+		return RouteEmbeddings, write, h.assembled(h.embeddings, h.embed)
 	case "/responses":
-		return RouteResponses, write, h.respond
+		return RouteResponses, write, h.assembled(h.responses, h.respond)
 	case "/openapi.json":
 		return routeOpenAPI, read, func(e *exchange) error { return e.send(http.StatusOK, OpenAPI()) }
 	}

@@ -12,7 +12,7 @@ import (
 // ofResponses finds what serves a path below /responses/; nil if nothing does.
 func (h *Handler) ofResponses(rest string) (name string, methods []string, serve func(*exchange) error) {
 	if rest == "input_tokens" {
-		return routeInputTokens, []string{http.MethodPost}, h.countInput
+		return routeInputTokens, []string{http.MethodPost}, h.assembled(h.responses, h.countInput)
 	}
 	escaped, what, _ := strings.Cut(rest, "/")
 	switch what {
@@ -40,13 +40,8 @@ type inputTokens struct {
 }
 
 // countInput counts the tokens of what a response would be asked with, once it is truncated.
-func (h *Handler) countInput(e *exchange) error {
-	memory := h.newShare(e)
-	defer memory.release()
-	a, err := h.assembly(e, h.responses, memory)
-	if err != nil {
-		return err
-	}
+func (h *Handler) countInput(a *assembly) error {
+	e := a.exchange
 	if err := h.truncate(e, a.parsed); err != nil {
 		return err
 	}

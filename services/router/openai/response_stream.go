@@ -7,14 +7,8 @@ import (
 )
 
 // respond serves a response.
-func (h *Handler) respond(e *exchange) error {
-	memory := h.newShare(e)
-	defer memory.release()
-	a, err := h.assembly(e, h.responses, memory)
-	if err != nil {
-		return err
-	}
-	if err := h.truncate(e, a.parsed); err != nil {
+func (h *Handler) respond(a *assembly) error {
+	if err := h.truncate(a.exchange, a.parsed); err != nil {
 		return err
 	}
 	if a.parsed.stream {
@@ -27,7 +21,7 @@ func (h *Handler) respond(e *exchange) error {
 	if err := o.finish(); err != nil {
 		return err
 	}
-	return e.reply(http.StatusOK, a.wholeResponse(o.items))
+	return a.exchange.reply(http.StatusOK, a.wholeResponse(o.items))
 }
 
 // runResponse generates the answer of a response. What the answer says of its request is held
