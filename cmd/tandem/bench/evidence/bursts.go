@@ -50,12 +50,8 @@ func (policies) Run(ctx context.Context, o Options) (*Result, error) {
 	}
 	names := routing.Policies()
 	goodput := make([]float64, len(sizes)*len(names))
-	order := make([]int, 0, len(goodput)) // those that take longest first
-	for i := range goodput {
-		order = append(order, len(goodput)-1-i)
-	}
-	if err := each(ctx, len(order), func(i int) error {
-		at := order[i]
+	if err := each(ctx, len(goodput), func(i int) error {
+		at := len(goodput) - 1 - i // those that take longest begin
 		workers, name := sizes[at/len(names)], names[at%len(names)]
 		t, err := newTrial(o.Profiles, burstScenario(o, workers, requests))
 		if err != nil {

@@ -90,14 +90,10 @@ func (d *Document) writeRatios(out *strings.Builder) {
 					small = s.text()
 				}
 			}
-			published := ratio.Paper
-			if published == "" {
-				published = "none"
-			}
 			if ratio.Value == 0 && small == "none" {
 				continue // one of the two serves nothing
 			}
-			fmt.Fprintf(out, "| [%s](#%s) | %s | %s | %s | %s |\n", r.Section, anchor(r.Title), ratio.Name, ratio.text(), published, small)
+			fmt.Fprintf(out, "| [%s](#%s) | %s | %s | %s | %s |\n", r.Section, anchor(r.Title), ratio.Name, ratio.text(), cmp.Or(ratio.Paper, "none"), small)
 		}
 	}
 }

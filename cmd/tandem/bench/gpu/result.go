@@ -142,7 +142,7 @@ func figure(rounds []round, value func(round) float64) Figure {
 	return Figure{slices.Max(all), stats.QuantileOf(all, 0.5)}
 }
 
-// times are those of steps of all rounds.
+// times are those of steps of all rounds; 0 of none.
 func times(rounds []round, of func(round) steps) StepTimes {
 	var all []float64
 	for _, r := range rounds {
@@ -150,10 +150,7 @@ func times(rounds []round, of func(round) steps) StepTimes {
 			all = append(all, 1e3*one.Seconds())
 		}
 	}
-	if len(all) == 0 {
-		return StepTimes{}
-	}
-	return StepTimes{slices.Min(all), stats.QuantileOf(all, 0.5), stats.QuantileOf(all, 0.99)}
+	return StepTimes{stats.QuantileOf(all, 0), stats.QuantileOf(all, 0.5), stats.QuantileOf(all, 0.99)}
 }
 
 // sum makes the figures of the rounds, one at least.

@@ -121,10 +121,9 @@ func measureForm(ctx context.Context, v *grammar.Vocabulary, texts [][]byte, f f
 			continue
 		}
 		for n := range 2 * plan.Outputs {
-			if n < plan.Outputs {
-				generate(g, texts, rand.New(rand.NewPCG(uint64(n), 2)), plan.MaxTokens, nil)
-			} else {
-				used = generate(g, texts, rand.New(rand.NewPCG(uint64(n), 2)), plan.MaxTokens, used)
+			times := generate(g, texts, rand.New(rand.NewPCG(uint64(n), 2)), plan.MaxTokens, nil)
+			if n >= plan.Outputs {
+				used = append(used, times...)
 			}
 		}
 	}

@@ -142,8 +142,7 @@ func refuseP99(records []*record.Record) *float64 {
 	if int64(len(took)) < stats.QuantileNeeds(.99) {
 		return nil
 	}
-	slices.Sort(took)
-	return milliseconds(stats.Quantile(took, .99))
+	return milliseconds(stats.QuantileOf(took, .99))
 }
 
 func milliseconds(d time.Duration) *float64 { return new(stats.Milliseconds(d)) }
@@ -268,8 +267,7 @@ func (r *Result) recovered(records []*record.Record, began, ended time.Duration)
 		r.RecoveryUnknown = "no request before the burst was completed"
 		return
 	}
-	slices.Sort(before)
-	usual := stats.Quantile(before, 0.9)
+	usual := stats.QuantileOf(before, 0.9)
 	after := parts(records, ended, ended+calm, usual)
 	quarters, is := calmed(after, func(p part) bool { return !p.known() || p.worse() })
 	if !is {

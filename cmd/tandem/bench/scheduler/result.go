@@ -135,9 +135,6 @@ func percentiles(h *stats.Histogram) Percentiles {
 
 // spread is of durations in a unit; it sorts them.
 func spread(of []time.Duration, unit time.Duration) Spread {
-	if len(of) == 0 {
-		return Spread{}
-	}
 	slices.Sort(of)
 	at := func(q float64) float64 { return float64(stats.Quantile(of, q)) / float64(unit) }
 	return Spread{at(.5), at(.99), at(1)}
