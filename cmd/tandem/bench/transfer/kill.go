@@ -123,11 +123,11 @@ func (b *Bench) killSender(ctx context.Context, phase string) (time.Duration, er
 	if err != nil {
 		return 0, err
 	}
-	ticket, err := writeTicket(a.ticket)
+	ticket, err := protojson.Marshal(a.ticket) // one line
 	if err != nil {
 		return 0, err
 	}
-	if _, err := fmt.Fprintln(c.in, phase, ticket); err != nil {
+	if _, err := fmt.Fprintf(c.in, "%s %s\n", phase, ticket); err != nil {
 		return 0, err
 	}
 	if _, err := c.hear(); err != nil {
@@ -295,11 +295,11 @@ func (p Plan) serveReceiver(memory *hostpages.Pages, in io.Reader, out io.Writer
 	if err != nil {
 		return err
 	}
-	ticket, err := writeTicket(a.ticket)
+	ticket, err := protojson.Marshal(a.ticket) // one line
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(out, ticket); err != nil {
+	if _, err := fmt.Fprintf(out, "%s\n", ticket); err != nil {
 		return err
 	}
 	_, err = io.Copy(io.Discard, in)
@@ -332,12 +332,6 @@ func (p Plan) serveSender(ctx context.Context, memory *hostpages.Pages, in *bufi
 	}
 	_, err = io.Copy(io.Discard, in)
 	return err
-}
-
-// writeTicket is a ticket as one line.
-func writeTicket(ticket *kvtransferv1.Ticket) (string, error) {
-	text, err := protojson.Marshal(ticket)
-	return strings.ReplaceAll(string(text), "\n", ""), err
 }
 
 func readTicket(line string) (*kvtransferv1.Ticket, error) {
