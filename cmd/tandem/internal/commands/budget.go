@@ -107,7 +107,7 @@ func budgetOf(response *controlv1.GetBudgetResponse) budgetJSON {
 	lineOf := func(l *controlv1.BudgetLine) budgetLineJSON {
 		line := budgetLineJSON{Name: l.GetName(), PerToken: l.GetPerToken(), Count: l.GetCount(), Breaches: l.GetBreaches()}
 		if l.Declared != nil {
-			line.DeclaredMs = new(milliseconds(int64(l.GetDeclared().AsDuration())))
+			line.DeclaredMs = new(milliseconds(l.GetDeclared().AsDuration()))
 		}
 		if n := l.GetCount(); n > 0 {
 			at := func(q float64, ns int64) *float64 { return enough(q, n, milliseconds(ns)) }

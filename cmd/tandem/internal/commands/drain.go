@@ -68,11 +68,12 @@ the other routers learn of it when etcd is back.`,
 			switch {
 			case errors.Is(err, io.EOF) && *asJSON:
 				return lines.Encode(drainJSON{Worker: args[0], Drained: true})
-			case errors.Is(err, io.EOF) && !answered:
-				_, err := fmt.Fprintln(out, asCalled(cmd, fmt.Sprintf("%s is drained already: 'tandem undrain %[1]s' lets %[1]s take requests again", args[0])))
-				return err
 			case errors.Is(err, io.EOF):
-				text := fmt.Sprintf("%s is drained%s: 'tandem undrain %[1]s' lets %[1]s take requests again", args[0], drainHeard(cmd.Context(), conn, args[0]))
+				more := " already"
+				if answered {
+					more = drainHeard(cmd.Context(), conn, args[0])
+				}
+				text := fmt.Sprintf("%s is drained%s: 'tandem undrain %[1]s' lets %[1]s take requests again", args[0], more)
 				_, err := fmt.Fprintln(out, asCalled(cmd, text))
 				return err
 			case err != nil:

@@ -145,7 +145,7 @@ func timingOf(t *inferencev1.Timings) timingJSON {
 func errorOf(err error, message string) *errorJSON {
 	e := &errorJSON{Code: rpc.CodeName(statusOf(err).Code()), Reason: rpc.Reason(err), Message: message, Field: rpc.Field(err)}
 	if wait, ok := rpc.RetryAfter(err); ok {
-		e.RetryAfterMs = milliseconds(int64(wait))
+		e.RetryAfterMs = milliseconds(wait)
 	}
 	return e
 }

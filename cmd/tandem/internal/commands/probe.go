@@ -90,7 +90,7 @@ func probe(cmd *cobra.Command, security *clientTLS, addr, service string, timeou
 	defer cancel()
 	began := time.Now()
 	response, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: service})
-	result.LatencyMs = float64(time.Since(began)) / float64(time.Millisecond)
+	result.LatencyMs = milliseconds(time.Since(began))
 	switch code := statusOf(err).Code(); {
 	case err == nil:
 	case code == codes.NotFound:
@@ -151,7 +151,7 @@ func probeHTTP(cmd *cobra.Command, security *clientTLS, addr, _ string, timeout 
 	defer response.Body.Close()
 	// A line is enough: /readyz says why it is not ready.
 	said, _ := io.ReadAll(io.LimitReader(response.Body, 256))
-	result.LatencyMs = float64(time.Since(began)) / float64(time.Millisecond)
+	result.LatencyMs = milliseconds(time.Since(began))
 	switch code := response.StatusCode; {
 	case code >= 200 && code < 300:
 		result.Status = "serving"

@@ -49,7 +49,7 @@ func msText(ms float64) string {
 	return fmt.Sprintf("%.2f ms", ms)
 }
 
-func milliseconds(ns int64) float64 { return float64(ns) / float64(time.Millisecond) }
+func milliseconds[N ~int64](ns N) float64 { return float64(ns) / float64(time.Millisecond) }
 
 func utc(t time.Time) string { return t.UTC().Format(time.DateTime + " MST") }
 

@@ -244,7 +244,7 @@ func printTop(w *bytes.Buffer, cmd *cobra.Command, top topJSON, columns, lines i
 	}
 	fmt.Fprintln(w)
 	if len(top.Workers) == 0 {
-		fmt.Fprintln(w, asCalled(cmd, "no workers: start some with 'tandem serve --target=prefill' and 'tandem serve --target=decode'"))
+		fmt.Fprintln(w, asCalled(cmd, noWorkers))
 		return
 	}
 	shown := top.Workers

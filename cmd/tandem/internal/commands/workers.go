@@ -140,6 +140,8 @@ func startAgain(w io.Writer, first bool) {
 	}
 }
 
+const noWorkers = "no workers: start some with 'tandem serve --target=prefill' and 'tandem serve --target=decode'"
+
 // printWorkers prints the workers, of one role unless that is empty.
 func printWorkers(cmd *cobra.Command, response *controlv1.ListWorkersResponse, role string, asJSON bool) error {
 	w := cmd.OutOrStdout()
@@ -161,12 +163,12 @@ func printWorkers(cmd *cobra.Command, response *controlv1.ListWorkersResponse, r
 			return err
 		}
 	}
-	if len(response.GetWorkers()) == 0 && role != "" {
-		_, err := fmt.Fprintln(w, asCalled(cmd, fmt.Sprintf("no %s workers: start some with 'tandem serve --target=%[1]s'", role)))
-		return err
-	}
 	if len(response.GetWorkers()) == 0 {
-		_, err := fmt.Fprintln(w, asCalled(cmd, "no workers: start some with 'tandem serve --target=prefill' and 'tandem serve --target=decode'"))
+		text := noWorkers
+		if role != "" {
+			text = fmt.Sprintf("no %s workers: start some with 'tandem serve --target=%[1]s'", role)
+		}
+		_, err := fmt.Fprintln(w, asCalled(cmd, text))
 		return err
 	}
 	if err := writeWorkersTable(w, cmd.ErrOrStderr(), response.GetWorkers()); err != nil {
@@ -221,7 +223,7 @@ func oldViewOf(response *controlv1.ListWorkersResponse) *oldViewJSON {
 	}
 	old := &oldViewJSON{Source: response.GetSource()}
 	if age := response.GetAge(); age != nil {
-		old.AgeMs = new(milliseconds(int64(age.AsDuration())))
+		old.AgeMs = new(milliseconds(age.AsDuration()))
 	}
 	return old
 }
@@ -261,7 +263,7 @@ func workerOf(view *controlv1.WorkerView) workerJSON {
 	}
 	if load := view.GetLoad(); load != nil {
 		worker.Load = &loadJSON{
-			AgeMs:             float64(view.GetLoadAge().AsDuration()) / float64(time.Millisecond),
+			AgeMs:             milliseconds(view.GetLoadAge().AsDuration()),
 			Running:           load.GetRunningSequences(),
 			Waiting:           load.GetWaitingSequences(),
 			WaitingTokens:     load.GetWaitingTokens(),
