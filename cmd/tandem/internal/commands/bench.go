@@ -117,6 +117,14 @@ func addBenchJSON(cmd *cobra.Command, usage string) *bool {
 	return on
 }
 
+// progressLines writes lines to standard error, or none if the result is JSON.
+func progressLines(cmd *cobra.Command, asJSON bool) func(line string) {
+	if asJSON {
+		return func(string) {}
+	}
+	return func(line string) { fmt.Fprintln(cmd.ErrOrStderr(), line) }
+}
+
 // measured shows what a benchmark found; without a result it says why.
 func measured[T any](cmd *cobra.Command, asJSON bool, result T, err error, write func(io.Writer, T) error) error {
 	if err != nil {

@@ -101,24 +101,23 @@ The page has tables that need recorded traffic. With --traces they are measured 
 		if err != nil {
 			return interruptedOr(cmd.Context(), err)
 		}
-		if document, err = evidence.ReadDocument(file); err != nil { // others may have written it meanwhile
-			return err
-		}
-		for i := range results {
-			document.Put(results[i])
-			document.Small[results[i].Section] = small[i].Ratios
-		}
-		return writeEvidence(document, results, out, file)
+		return writeEvidence(results, small, out, file)
 	}
 	return cmd
 }
 
-// writeEvidence writes the page, its figures and the pictures of new results.
-func writeEvidence(d *evidence.Document, results []*evidence.Result, page, figures string) error {
-	errs := []error{
-		writeOutput(page, func(w io.Writer) error { return d.WriteMarkdown(w) }),
-		writeOutput(figures, func(w io.Writer) error { return d.WriteJSON(w) }),
+// writeEvidence puts new results, and their small versions, into the page and its figures, and
+// writes their pictures.
+func writeEvidence(results, small []*evidence.Result, page, figures string) error {
+	d, err := evidence.ReadDocument(figures) // others may have written it meanwhile
+	if err != nil {
+		return err
 	}
+	for i, r := range results {
+		d.Put(r)
+		d.Small[r.Section] = small[i].Ratios
+	}
+	errs := []error{writeOutput(page, d.WriteMarkdown), writeOutput(figures, d.WriteJSON)}
 	images := filepath.Join(filepath.Dir(page), "images")
 	if err := os.MkdirAll(images, 0o755); err != nil {
 		return err

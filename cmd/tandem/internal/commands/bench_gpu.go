@@ -102,11 +102,7 @@ func (f *benchEngineFlags) measureGPU(ctx context.Context, fs *pflag.FlagSet, st
 	}
 	p := newProgress(stderr)
 	defer p.finish()
-	preset := f.preset
-	if f.model != "" {
-		preset = ""
-	}
-	m, err := modelForGPU(ctx, f.model, preset, p)
+	m, err := modelForGPU(ctx, f.model, f.preset, p)
 	if err != nil {
 		return nil, err
 	}
@@ -119,10 +115,10 @@ func (f *benchEngineFlags) measureGPU(ctx context.Context, fs *pflag.FlagSet, st
 	return gpu.Measure(ctx, m, plan, o)
 }
 
-// modelForGPU makes a preset in memory, or opens a model where there is none; "" is the
-// bundled one.
+// modelForGPU opens the model that is named; without a name it makes the preset in memory, and
+// without either opens the bundled model.
 func modelForGPU(ctx context.Context, name, preset string, p *progress) (*model.Model, error) {
-	if preset == "" {
+	if name != "" || preset == "" {
 		dir, err := modeldir.Find(name)
 		if err != nil {
 			return nil, err

@@ -77,12 +77,7 @@ Without --model, the command makes a model with random weights and removes it at
 		}
 		plan.Vocabulary = spec.VocabSize
 		plan.Mesh = processes.Plan{Arguments: []string{"--model", folder}, Worker: arguments, StartTimeout: meshStartTimeout}
-		said := func(line string) {
-			if !*asJSON {
-				fmt.Fprintln(cmd.ErrOrStderr(), line)
-			}
-		}
-		result, err := handover.Measure(cmd.Context(), plan, said)
+		result, err := handover.Measure(cmd.Context(), plan, progressLines(cmd, *asJSON))
 		return measured(cmd, *asJSON, result, err, printHandover)
 	}
 	return cmd

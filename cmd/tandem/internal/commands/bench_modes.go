@@ -138,8 +138,8 @@ func (f *modesFlags) files(r *modes.Result) (all []outputFile) {
 		all = append(all, outputFile{"report", modes.Page(f.html, f.options.Mixes, i), func(w io.Writer) error { return r.WritePage(w, i) }})
 	}
 	return append(all,
-		outputFile{"markdown", f.markdown, func(w io.Writer) error { return r.WriteMarkdown(w) }},
-		outputFile{"out", f.out, func(w io.Writer) error { return r.WriteJSON(w) }})
+		outputFile{"markdown", f.markdown, r.WriteMarkdown},
+		outputFile{"out", f.out, r.WriteJSON})
 }
 
 func (f *modesFlags) run(cmd *cobra.Command) error {

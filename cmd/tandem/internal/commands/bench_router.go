@@ -74,13 +74,8 @@ streams do not keep their pace, the result says "valid": false, and why.`,
 			return err
 		}
 		plan.Mesh = processes.Plan{Arguments: append([]string{"--model", found}, arguments...), StartTimeout: meshStartTimeout}
-		said := func(line string) {
-			if !*asJSON {
-				fmt.Fprintln(cmd.ErrOrStderr(), line)
-			}
-		}
 		defer deferCollector()()
-		result, err := router.Measure(cmd.Context(), plan, spec, words, said)
+		result, err := router.Measure(cmd.Context(), plan, spec, words, progressLines(cmd, *asJSON))
 		return measured(cmd, *asJSON, result, err, printRouter)
 	}
 	return cmd

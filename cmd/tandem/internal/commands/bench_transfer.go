@@ -65,15 +65,11 @@ none of rate, unix and tls there are no plain copies, and the result has no "val
 		if err != nil {
 			return fmt.Errorf("find the program to start: %w", err)
 		}
-		said := func(line string) { fmt.Fprintln(cmd.ErrOrStderr(), line) }
-		if *asJSON {
-			said = nil
-		}
 		child := func(p transfer.Plan, side string) []string {
 			return []string{"bench", "transfer", "part", side, planArgument(p)}
 		}
 		defer deferCollector()()
-		bench, err := transfer.New(plan, transfer.Child{Binary: binary, Arguments: child}, said)
+		bench, err := transfer.New(plan, transfer.Child{Binary: binary, Arguments: child}, progressLines(cmd, *asJSON))
 		if err != nil {
 			return err
 		}

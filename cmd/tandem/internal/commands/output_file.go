@@ -212,7 +212,7 @@ func (o *benchOutputs) add(cmd *cobra.Command) {
 func (o *benchOutputs) files(r *report.Report, runs []*record.Run) []outputFile {
 	return []outputFile{
 		{"report", o.html, func(w io.Writer) error { return report.WriteHTML(w, r) }},
-		{"out", o.out, func(w io.Writer) error { return r.WriteJSON(w) }},
+		{"out", o.out, r.WriteJSON},
 		{"csv", o.csv, func(w io.Writer) error { return report.WriteCSV(w, runs) }},
 		{"hdr", o.hdr, func(w io.Writer) error { return report.WriteHDR(w, runs) }},
 	}
