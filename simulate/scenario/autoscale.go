@@ -29,7 +29,10 @@ func (s *Scenario) readAutoscale(top *section) error {
 	if err != nil || section == nil {
 		return err
 	}
-	a := &simulate.Autoscale{Config: scaling.DefaultConfig(), Every: defaultScaleEvery, StartTime: defaultStartTime}
+	a := &simulate.Autoscale{
+		Config: scaling.DefaultConfig(), Every: defaultScaleEvery, StartTime: defaultStartTime,
+		TargetUtilisation: defaultUtilisation, TargetTokens: defaultTokens,
+	}
 	a.Bounds = scaling.Bounds{}
 	if err := s.readScaled(section, a); err != nil {
 		return err
@@ -48,28 +51,17 @@ func (s *Scenario) readAutoscale(top *section) error {
 		least, most time.Duration
 		to          *time.Duration
 	}{{"every", time.Second, time.Hour, &a.Every}, {"start-time", 0, maxTime, &a.StartTime}, {"down-after", 0, maxTime, &a.DownAfter}} {
-		if value, is, err := section.duration(of.key, of.least, of.most); err != nil {
+		if _, err := section.duration(of.key, of.least, of.most, of.to); err != nil {
 			return err
-		} else if is {
-			*of.to = value
 		}
 	}
 	for _, of := range []struct {
 		key         string
 		least, most float64
-		usual       float64
 		to          *float64
-	}{
-		{"utilisation", 0.05, 1, a.Utilisation, &a.Utilisation},
-		{"target-utilisation", 0.05, 1, defaultUtilisation, &a.TargetUtilisation},
-		{"target-tokens", 1, 1e9, defaultTokens, &a.TargetTokens},
-	} {
-		value, is, err := section.number(of.key, of.least, of.most)
-		if err != nil {
+	}{{"utilisation", 0.05, 1, &a.Utilisation}, {"target-utilisation", 0.05, 1, &a.TargetUtilisation}, {"target-tokens", 1, 1e9, &a.TargetTokens}} {
+		if _, err := section.number(of.key, of.least, of.most, of.to); err != nil {
 			return err
-		}
-		if *of.to = of.usual; is {
-			*of.to = value
 		}
 	}
 	s.config.Autoscale = a

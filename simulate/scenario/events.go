@@ -127,7 +127,8 @@ func (s *Scenario) Ends(after time.Duration) error {
 }
 
 func (s *Scenario) readEvent(event *section, traffic *pflag.FlagSet) error {
-	at, is, err := event.duration("at", 0, maxTime)
+	var at, lasts time.Duration
+	is, err := event.duration("at", 0, maxTime, &at)
 	if err == nil && !is {
 		err = event.errorf("at", "an event needs a time, such as \"at: 20s\"")
 	}
@@ -153,9 +154,8 @@ func (s *Scenario) readEvent(event *section, traffic *pflag.FlagSet) error {
 	}
 	s.happenings = append(s.happenings, happening{what: what, line: event.at[what], at: at, until: at})
 	h := &s.happenings[len(s.happenings)-1]
-	lasts := time.Duration(0)
 	if what == "slow" || what == "cut" || what == "rate-times" {
-		if lasts, h.lasts, err = event.duration("for", time.Microsecond, maxTime); err != nil {
+		if h.lasts, err = event.duration("for", time.Microsecond, maxTime, &lasts); err != nil {
 			return err
 		}
 	}
@@ -201,14 +201,14 @@ func (s *Scenario) readEvent(event *section, traffic *pflag.FlagSet) error {
 	}
 	factor, unmeasured := 1.0, false
 	if what == "slow" {
-		if factor, is, err = event.number("factor", 1/simulated.MaxSlow, simulated.MaxSlow); err != nil {
+		if is, err = event.number("factor", 1/simulated.MaxSlow, simulated.MaxSlow, &factor); err != nil {
 			return err
 		}
 		if !is {
 			return event.errorf("slow", "\"events.slow\" needs a factor, such as \"factor: 3\"")
 		}
 		h.between = [2]simulate.Hosts{ids, ids}
-		if unmeasured, _, err = event.boolean("unmeasured"); err != nil {
+		if unmeasured, err = event.boolean("unmeasured"); err != nil {
 			return err
 		}
 	}
@@ -244,16 +244,15 @@ func (s *Scenario) usual(id string) float64 {
 }
 
 // scaled is the pool of an event, and how many of its workers shall serve.
-func (s *Scenario) scaled(event *section) (*pool, int, error) {
+func (s *Scenario) scaled(event *section) (p *pool, to int, err error) {
 	name, err := event.scalar("scale", event.take("scale"))
 	if err != nil {
 		return nil, 0, err
 	}
-	p, err := s.pool(name)
-	if err != nil {
+	if p, err = s.pool(name); err != nil {
 		return nil, 0, event.errorf("scale", "\"events.scale\": %w", err)
 	}
-	to, is, err := event.integer("to", 0, maxWorkers)
+	is, err := event.integer("to", 0, maxWorkers, &to)
 	if err == nil && !is {
 		err = event.errorf("scale", "\"events.scale\" needs the number of workers, such as \"to: 6\"")
 	}
@@ -262,8 +261,8 @@ func (s *Scenario) scaled(event *section) (*pool, int, error) {
 
 // surge is the load's: live and simulated load know it.
 func (s *Scenario) surge(event *section, traffic *pflag.FlagSet, at, lasts time.Duration) error {
-	factor, _, err := event.number("rate-times", 0, workload.MaxSurge)
-	if err != nil {
+	var factor float64
+	if _, err := event.number("rate-times", 0, workload.MaxSurge, &factor); err != nil {
 		return err
 	}
 	if lasts == 0 {

@@ -55,14 +55,13 @@ func specOf(top *section, node *yaml.Node) (model.Spec, error) {
 		{"layers", &shape.Layers, 1000}, {"hidden-size", &shape.HiddenSize, 1 << 17}, {"heads", &shape.Heads, 1024}, {"kv-heads", &shape.KVHeads, 1024},
 		{"head-size", &shape.HeadSize, 1024}, {"ffn-size", &shape.FFNSize, 1 << 20}, {"vocab-size", &shape.VocabSize, 1 << 20}, {"context-tokens", &shape.ContextTokens, 1 << 20},
 	} {
-		value, is, err := s.integer(field.key, 1, field.most)
+		is, err := s.integer(field.key, 1, field.most, field.into)
 		if err != nil {
 			return model.Spec{}, err
 		}
 		if !is && field.key != "head-size" && field.key != "kv-heads" && field.key != "ffn-size" {
 			return model.Spec{}, s.errorf(field.key, "%q is missing: a shape needs layers, hidden-size, heads, vocab-size and context-tokens", "model."+field.key)
 		}
-		*field.into = value
 	}
 	if err := s.end(); err != nil {
 		return model.Spec{}, err
@@ -145,13 +144,11 @@ func readProfile(s *section, spec model.Spec) (*latency.Profile, error) {
 	step := defaultSteps()
 	constants := false
 	for key, into := range map[string]*float64{"base-ms": &step.BaseMs, "per-token-ms": &step.PerTokenMs, "per-context-token-ms": &step.PerContextTokenMs} {
-		value, is, err := p.number(key, 0, math.Min(1e6, simulated.MaxSlow*100))
+		is, err := p.number(key, 0, math.Min(1e6, simulated.MaxSlow*100), into)
 		if err != nil {
 			return nil, err
 		}
-		if is {
-			*into, constants = value, true
-		}
+		constants = constants || is
 	}
 	if err := p.end(); err != nil {
 		return nil, err

@@ -26,12 +26,8 @@ func (s *Scenario) readNetwork(top *section) error {
 		return err
 	}
 	for key, into := range map[string]*time.Duration{"latency": &n.Latency, "local-latency": &n.LocalLatency} {
-		value, is, err := network.duration(key, 0, maxLatency)
-		if err != nil {
+		if _, err := network.duration(key, 0, maxLatency, into); err != nil {
 			return err
-		}
-		if is {
-			*into = value
 		}
 	}
 	rate, err := network.rate("bandwidth")
@@ -43,12 +39,8 @@ func (s *Scenario) readNetwork(top *section) error {
 	}
 	err = s.groups(network, "pairs", func(entry *section, between [2]simulate.Hosts) error {
 		pair := simulate.Pair{Between: between, Latency: n.Latency}
-		value, is, err := entry.duration("latency", 0, maxLatency)
-		if err != nil {
+		if _, err := entry.duration("latency", 0, maxLatency, &pair.Latency); err != nil {
 			return err
-		}
-		if is {
-			pair.Latency = value
 		}
 		if pair.BytesPerSecond, err = entry.rate("bandwidth"); err != nil {
 			return err

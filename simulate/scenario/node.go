@@ -207,57 +207,62 @@ func (s *section) list(key string, node *yaml.Node) ([]string, error) {
 	return all, nil
 }
 
-// number is a number within bounds; is says that the key is there.
-func (s *section) number(key string, least, most float64) (value float64, is bool, err error) {
+// number reads a number within bounds into a variable, which stays as it is if the key is not there;
+// is says that it is.
+func (s *section) number(key string, least, most float64, into *float64) (is bool, err error) {
 	text, err := s.text(key)
 	if err != nil || text == "" {
-		return 0, false, err
+		return false, err
 	}
-	value, err = strconv.ParseFloat(text, 64)
+	value, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(value >= least && value <= most) {
-		return 0, false, s.errorf(key, "%q is %s: want a number from %v to %v", s.name+key, text, least, most)
+		return false, s.errorf(key, "%q is %s: want a number from %v to %v", s.name+key, text, least, most)
 	}
-	return value, true, nil
+	*into = value
+	return true, nil
 }
 
-func (s *section) boolean(key string) (value, is bool, err error) {
+// boolean is false if the key is not there.
+func (s *section) boolean(key string) (value bool, err error) {
 	text, err := s.text(key)
 	if err != nil || text == "" {
-		return false, false, err
+		return false, err
 	}
 	if value, err = strconv.ParseBool(text); err != nil {
-		return false, false, s.errorf(key, "%q is %s: want true or false", s.name+key, text)
+		return false, s.errorf(key, "%q is %s: want true or false", s.name+key, text)
 	}
-	return value, true, nil
+	return value, nil
 }
 
 // integer is number without a fraction.
-func (s *section) integer(key string, least, most int) (value int, is bool, err error) {
+func (s *section) integer(key string, least, most int, into *int) (is bool, err error) {
 	text, err := s.text(key)
 	if err != nil || text == "" {
-		return 0, false, err
+		return false, err
 	}
-	value, err = strconv.Atoi(text)
+	value, err := strconv.Atoi(text)
 	if err != nil || value < least || value > most {
-		return 0, false, s.errorf(key, "%q is %s: want a whole number from %d to %d", s.name+key, text, least, most)
+		return false, s.errorf(key, "%q is %s: want a whole number from %d to %d", s.name+key, text, least, most)
 	}
-	return value, true, nil
+	*into = value
+	return true, nil
 }
 
-// duration is a time from least to most.
-func (s *section) duration(key string, least, most time.Duration) (value time.Duration, is bool, err error) {
+// duration is number for a time.
+func (s *section) duration(key string, least, most time.Duration, into *time.Duration) (is bool, err error) {
 	text, err := s.text(key)
 	if err != nil || text == "" {
-		return 0, false, err
+		return false, err
 	}
-	value, err = time.ParseDuration(text)
+	value, err := time.ParseDuration(text)
 	switch {
 	case err != nil:
-		return 0, false, s.errorf(key, "%w", notDuration(s.name+key, text))
+		return false, s.errorf(key, "%w", notDuration(s.name+key, text))
 	case value < least || value > most:
-		return 0, false, s.errorf(key, "%q is %s: want a time from %v to %v", s.name+key, text, least, most)
+		return false, s.errorf(key, "%q is %s: want a time from %v to %v", s.name+key, text, least, most)
 	}
-	return value, true, nil
+	*into = value
+	return true, nil
 }
 
 // digits are those of a number.

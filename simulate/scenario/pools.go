@@ -74,7 +74,7 @@ func (s *Scenario) readPools(top *section) error {
 		}
 	}
 	s.config.BlockTokens = engine.BlockTokens
-	if s.config.Acceptance, _, err = top.number("acceptance", simulated.LeastAcceptance, 1); err != nil {
+	if _, err := top.number("acceptance", simulated.LeastAcceptance, 1, &s.config.Acceptance); err != nil {
 		return err
 	}
 	pools, err := top.sub("pools")
@@ -205,14 +205,12 @@ func (s *Scenario) readPool(section *section, name string, shared *latency.Profi
 		return nil, err
 	}
 	w.Profile = cmp.Or(w.Profile, shared)
-	if w.Slow, _, err = section.number("slow", 1/simulated.MaxSlow, simulated.MaxSlow); err != nil {
+	if _, err := section.number("slow", 1/simulated.MaxSlow, simulated.MaxSlow, &w.Slow); err != nil {
 		return nil, err
 	}
-	var is bool
-	if w.Jitter, is, err = section.number("jitter", 0, latency.MaxJitter); err != nil {
+	w.Jitter = w.Profile.Jitter
+	if _, err := section.number("jitter", 0, latency.MaxJitter, &w.Jitter); err != nil {
 		return nil, err
-	} else if !is {
-		w.Jitter = w.Profile.Jitter
 	}
 	lines := s.doc.lines
 	defer func() { s.doc.lines = lines }()
@@ -264,19 +262,15 @@ func (s *Scenario) drafts(section *section, name string, profile *latency.Profil
 }
 
 // readPlaces reads how many workers a pool has, and where they are.
-func (p *pool) readPlaces(section *section) error {
-	count, is, err := section.integer("count", 0, maxWorkers)
-	if err != nil {
-		return err
-	}
+func (p *pool) readPlaces(section *section) (err error) {
 	p.count = 1
-	if is {
-		p.count = count
+	if _, err := section.integer("count", 0, maxWorkers, &p.count); err != nil {
+		return err
 	}
 	if p.hosts, err = section.texts("hosts"); err != nil {
 		return err
 	}
-	if p.perHost, _, err = section.integer("per-host", 1, maxWorkers); err != nil {
+	if _, err := section.integer("per-host", 1, maxWorkers, &p.perHost); err != nil {
 		return err
 	}
 	if p.perHost > 0 && len(p.hosts) > 0 {

@@ -124,13 +124,9 @@ func (s *Scenario) Tokenizer() func(text string, special bool) ([]int32, error) 
 const maxRouters = 64
 
 func (s *Scenario) readRouters(top *section) error {
-	routers, is, err := top.integer("routers", 1, maxRouters)
-	if err != nil {
-		return err
-	}
 	s.config.Routers = 1
-	if is {
-		s.config.Routers = routers
+	if _, err := top.integer("routers", 1, maxRouters, &s.config.Routers); err != nil {
+		return err
 	}
 	fs := newFlags()
 	s.config.Routing.RegisterFlags(fs, "")
