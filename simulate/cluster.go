@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/joining"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -292,13 +293,17 @@ func (c *Cluster) publishLoad(p *process, report *controlv1.LoadReport) {
 	c.publish(p.host, p.ref.ID, routing.LoadReported{Report: report})
 }
 
-func (c *Cluster) publishBlocks(p *process, event *controlv1.KvEvent) {
+func (c *Cluster) publishBlocks(p *process, stored, removed []kvcache.Hash) {
+	p.events++
 	if c.lost(p) {
 		return
 	}
 	c.signals.BlockEvents++
-	c.signals.Blocks += len(event.GetStored()) + len(event.GetRemoved())
-	c.publish(p.host, p.ref.ID, routing.BlocksChanged{Event: event})
+	c.signals.Blocks += len(stored) + len(removed)
+	c.publish(p.host, p.ref.ID, routing.BlocksChanged{Event: &controlv1.KvEvent{
+		Origin: &controlv1.Origin{Id: p.ref.ID, Epoch: p.ref.Epoch, Sequence: p.events},
+		Stored: kvcache.HashValues(stored), Removed: kvcache.HashValues(removed),
+	}})
 }
 
 func (c *Cluster) publish(from *host, worker string, event routing.Event) {

@@ -5,7 +5,6 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
 	"github.com/tandem-serving/tandem/pkg/blockstore"
-	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 	"github.com/tandem-serving/tandem/pkg/offload"
@@ -109,11 +108,7 @@ func (s *store) changed() {
 		return
 	}
 	if stored, removed := s.blocks.Changes(); len(stored)+len(removed) > 0 {
-		p.events++
-		p.cluster.publishBlocks(p, &controlv1.KvEvent{
-			Origin: &controlv1.Origin{Id: p.ref.ID, Epoch: p.ref.Epoch, Sequence: p.events},
-			Stored: kvcache.HashValues(stored), Removed: kvcache.HashValues(removed),
-		})
+		p.cluster.publishBlocks(p, stored, removed)
 	}
 	p.reporting.Changed()
 	p.report.set()

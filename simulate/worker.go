@@ -196,11 +196,7 @@ func (p *process) act(action worker.Action) {
 	case *scheduler.RunStep:
 		p.begin(a)
 	case *scheduler.BlocksChanged:
-		p.events++
-		p.cluster.publishBlocks(p, &controlv1.KvEvent{
-			Origin: &controlv1.Origin{Id: p.ref.ID, Epoch: p.ref.Epoch, Sequence: p.events},
-			Stored: kvcache.HashValues(a.Stored), Removed: kvcache.HashValues(a.Removed),
-		})
+		p.cluster.publishBlocks(p, a.Stored, a.Removed)
 	case scheduler.Scrub:
 		zeros := make([]byte, len(a.Blocks)*p.layout.SliceBytes)
 		for layer := range p.layout.Layers {
