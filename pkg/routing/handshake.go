@@ -25,17 +25,12 @@ func (rt *Router) register(record *controlv1.WorkerRecord) {
 	w := rt.workers[record.GetId()]
 	switch {
 	case w != nil && w.is(record):
-		if w.successor != nil { // etcd listed another incarnation for a moment
-			rt.forget(w.successor)
-			w.successor = nil
-		}
+		rt.forgetSuccessor(w) // etcd listed another incarnation for a moment
 	case w != nil && w.successor != nil && w.successor.is(record):
 		w = w.successor
 	case w != nil && w.connected:
 		// The new incarnation takes the place of one that answers once it answers too.
-		if w.successor != nil {
-			rt.forget(w.successor)
-		}
+		rt.forgetSuccessor(w)
 		w.successor = rt.newWorker(record)
 		w = w.successor
 		rt.connectTo(w)
@@ -70,11 +65,14 @@ func (rt *Router) connectTo(w *worker) {
 	rt.out = append(rt.out, Connect{w.ref, w.record})
 }
 
-// forget drops the successor of a worker.
-func (rt *Router) forget(successor *worker) {
-	rt.elsewhere.drop(successor)
-	rt.unanswered[successor.record.GetRole()]--
-	rt.out = append(rt.out, Forget{successor.ref})
+// forgetSuccessor drops the successor of a worker, if it has one.
+func (rt *Router) forgetSuccessor(w *worker) {
+	if successor := w.successor; successor != nil {
+		w.successor = nil
+		rt.elsewhere.drop(successor)
+		rt.unanswered[successor.record.GetRole()]--
+		rt.out = append(rt.out, Forget{successor.ref})
+	}
 }
 
 // believed is what a worker said of itself when it answered, with the state and the
@@ -130,9 +128,8 @@ func (rt *Router) miss(now time.Time, listed map[string]*controlv1.WorkerRecord)
 		case w.missingSince.IsZero():
 			w.registered, w.missingSince, rt.unregistered = false, now, true
 		}
-		if rt.live && w.successor != nil && record == nil {
-			rt.forget(w.successor)
-			w.successor = nil
+		if rt.live && record == nil {
+			rt.forgetSuccessor(w)
 		}
 	}
 }
