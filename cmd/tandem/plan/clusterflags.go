@@ -3,9 +3,11 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -64,26 +66,17 @@ func (c *ClusterFlags) RegisterFlags(fs *pflag.FlagSet) {
 }
 
 // describing are the flags that go with no scenario.
-func (c *ClusterFlags) describing() (given []string) {
-	for _, name := range append([]string{"model", "profile", "entry", "tensor-parallel", "profile-model", "bandwidth", "latency", "block-tokens"}, engineFlags...) {
-		if c.set.Changed(name) {
-			given = append(given, "--"+name)
-		}
-	}
-	for name := range stepFlags {
-		if c.set.Changed(name) {
-			given = append(given, "--"+name)
-		}
-	}
-	return given
-}
+var describing = slices.Concat(
+	[]string{"model", "profile", "entry", "tensor-parallel", "profile-model", "bandwidth", "latency", "block-tokens"},
+	engineFlags, slices.Sorted(maps.Keys(stepFlags)),
+)
 
 // Scenario is the cluster. traffic are the flags of the load, of which a scenario's file sets
 // those that were not set before. bundled finds the directory of the bundled model.
 func (c *ClusterFlags) Scenario(traffic *pflag.FlagSet, bundled func() (string, error)) (*scenario.Scenario, error) {
 	if c.File != "" {
-		if given := c.describing(); len(given) > 0 {
-			return nil, fmt.Errorf("%s: the scenario says that: leave out one of them", given[0])
+		if i := slices.IndexFunc(describing, c.set.Changed); i >= 0 {
+			return nil, fmt.Errorf("--%s: the scenario says that: leave out one of them", describing[i])
 		}
 		return scenario.ReadTemplate(c.File, traffic)
 	}
