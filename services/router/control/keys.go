@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,10 +41,7 @@ func NewKeys(store KeyStore) *Keys { return &Keys{store: store} }
 
 // CreateKey adds a key that the caller has drawn.
 func (k *Keys) CreateKey(ctx context.Context, q *controlv1.CreateKeyRequest) (*controlv1.CreateKeyResponse, error) {
-	key := &controlv1.ApiKey{}
-	if q.GetKey() != nil {
-		key = proto.CloneOf(q.GetKey())
-	}
+	key := proto.CloneOf(cmp.Or(q.GetKey(), &controlv1.ApiKey{}))
 	if field, problem := auth.CheckKey(key); field != "" {
 		return nil, rpc.InvalidArgument("key."+field, problem)
 	}

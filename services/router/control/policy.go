@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,10 +35,7 @@ const policyWait = 5 * time.Second
 // SetPolicy changes the policy of every router. This one takes it from etcd like the others, so that
 // all go by the one that was set last.
 func (c *Server) SetPolicy(ctx context.Context, q *controlv1.SetPolicyRequest) (*controlv1.SetPolicyResponse, error) {
-	policy := &controlv1.Policy{}
-	if q.GetPolicy() != nil {
-		policy = proto.CloneOf(q.GetPolicy())
-	}
+	policy := proto.CloneOf(cmp.Or(q.GetPolicy(), &controlv1.Policy{}))
 	if err := checkPolicy(policy); err != nil {
 		return nil, err
 	}

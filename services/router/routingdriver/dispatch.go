@@ -7,6 +7,7 @@
 package routingdriver
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -370,9 +371,6 @@ func (d *Dispatcher) SetPolicy(policy *controlv1.Policy, revision int64) {
 func (d *Dispatcher) Policies() (set Policy, versions []*controlv1.ModelVersion, changed <-chan struct{}) {
 	d.loop.Lock()
 	defer d.loop.Unlock()
-	set = Policy{&controlv1.Policy{}, d.policy.Revision}
-	if d.policy.Policy != nil {
-		set.Policy = proto.CloneOf(d.policy.Policy)
-	}
+	set = Policy{proto.CloneOf(cmp.Or(d.policy.Policy, &controlv1.Policy{})), d.policy.Revision}
 	return set, d.loop.Core.Versions(), d.changed
 }
