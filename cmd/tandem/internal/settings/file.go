@@ -29,7 +29,7 @@ type entry struct {
 // Validate checks a configuration file against the flags of fs, values included.
 // It sets flags of fs: pass a set of its own.
 func Validate(fs *pflag.FlagSet, file string) error {
-	entries, err := readFile(fs, file)
+	entries, err := readFile(fs, file, false)
 	if err != nil {
 		return err
 	}
@@ -39,23 +39,18 @@ func Validate(fs *pflag.FlagSet, file string) error {
 // Known is how many keys of a file are flags of fs. Its error is of a file that is no
 // configuration of anything.
 func Known(fs *pflag.FlagSet, file string) (int, error) {
-	text, err := readText(file)
-	if err != nil {
-		return 0, err
-	}
-	p := newParser(fs, file)
-	p.lenient = true
-	err = p.parse(text)
-	return len(p.entries), err
+	entries, err := readFile(fs, file, true)
+	return len(entries), err
 }
 
-// readFile reads a strict YAML file into entries by flag name.
-func readFile(fs *pflag.FlagSet, file string) (map[string]entry, error) {
+// readFile reads a YAML file into entries by flag name; lenient: it passes over keys that are no flags.
+func readFile(fs *pflag.FlagSet, file string, lenient bool) (map[string]entry, error) {
 	text, err := readText(file)
 	if err != nil {
 		return nil, err
 	}
 	p := newParser(fs, file)
+	p.lenient = lenient
 	return p.entries, p.parse(text)
 }
 

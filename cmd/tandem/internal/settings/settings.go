@@ -71,7 +71,7 @@ func Apply(fs *pflag.FlagSet, file string, environ []string) error {
 	var inFile map[string]entry
 	if file != "" {
 		var err error
-		if inFile, err = readFile(fs, file); err != nil {
+		if inFile, err = readFile(fs, file, false); err != nil {
 			return err
 		}
 	}

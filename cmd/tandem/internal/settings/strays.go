@@ -15,15 +15,15 @@ import (
 // Variables are the variables that mean something to a program: those that set one of its
 // flags, and those that others read.
 type Variables struct {
-	known       map[string]bool
+	known       map[string]bool   // without environmentPrefix, which would make all look alike
 	commandLine map[string]string // the flags that no variable sets, by the variable's name
 }
 
 // NewVariables knows others' variables, by their full names.
 func NewVariables(others ...string) *Variables {
-	v := &Variables{known: map[string]bool{EnvironmentName("config"): true}, commandLine: map[string]string{}}
-	for _, name := range others {
-		v.known[name] = true
+	v := &Variables{known: map[string]bool{}, commandLine: map[string]string{}}
+	for _, name := range append(others, EnvironmentName("config")) {
+		v.known[strings.TrimPrefix(name, environmentPrefix)] = true
 	}
 	return v
 }
@@ -34,7 +34,7 @@ func (v *Variables) Add(fs *pflag.FlagSet) {
 		if name := EnvironmentName(f.Name); commandLineOnly(f) {
 			v.commandLine[name] = f.Name
 		} else {
-			v.known[name] = true
+			v.known[strings.TrimPrefix(name, environmentPrefix)] = true
 		}
 	})
 }
@@ -52,27 +52,17 @@ type Stray struct {
 func (v *Variables) Strays(environ []string) (strays []Stray) {
 	found := variables(environ)
 	for _, name := range slices.Sorted(maps.Keys(found)) {
-		if value := found[name]; value == "" || v.known[name] || ofKubernetes(name, value) {
+		short := strings.TrimPrefix(name, environmentPrefix)
+		if value := found[name]; value == "" || v.known[short] || ofKubernetes(name, value) {
 			continue
 		}
 		stray := Stray{Name: name, CommandLine: v.commandLine[name]}
-		if nearest, near := spelling.Nearest(strings.TrimPrefix(name, environmentPrefix), v.short()); near {
+		if nearest, near := spelling.Nearest(short, maps.Keys(v.known)); near {
 			stray.Nearest = environmentPrefix + nearest
 		}
 		strays = append(strays, stray)
 	}
 	return strays
-}
-
-// short are the known names without their prefix, which would make all look alike.
-func (v *Variables) short() func(yield func(string) bool) {
-	return func(yield func(string) bool) {
-		for name := range v.known {
-			if !yield(strings.TrimPrefix(name, environmentPrefix)) {
-				return
-			}
-		}
-	}
 }
 
 func (s Stray) String() string {
