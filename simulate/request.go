@@ -256,13 +256,7 @@ func (q *request) arrives(id string, attempt int, generated []int32, failures []
 		Priority: q.from.Priority, Arrived: q.load.start.Add(q.record.Dispatched), Deadline: q.deadline, Tokens: len(tokens), MaxNew: q.from.MaxTokens - len(generated),
 		TTFT: q.router.cluster.config.TTFT, TPOT: q.router.cluster.config.TPOT, Failures: failures, Version: version,
 	}
-	r.Hash = func(key routing.BlockKey) []kvcache.Hash {
-		return kvcache.PromptHashes(key.Version.Digest, key.Version.Class, q.from.CacheSalt, tokens, key.BlockTokens)
-	}
-	r.Hashes = make(map[routing.BlockKey][]kvcache.Hash)
-	for _, key := range q.router.core.BlockKeys(r.Model, r.Version) {
-		r.Hashes[key] = r.Hash(key)
-	}
+	r.SetHashes(q.router.core.BlockKeys(r.Model, r.Version), q.from.CacheSalt, tokens)
 	q.hashes = r.Hashes
 	q.router.asking[id] = q
 	q.router.handle(event(r))

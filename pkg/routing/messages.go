@@ -48,6 +48,17 @@ type Request struct {
 	Version  Version   // of its first Dispatch, with which it stays; zero: there was none yet
 }
 
+// SetHashes sets Hashes for some keys, and Hash, by the tokens of the request and its salt.
+func (r *Request) SetHashes(keys []BlockKey, salt string, tokens []int32) {
+	r.Hash = func(key BlockKey) []kvcache.Hash {
+		return kvcache.PromptHashes(key.Version.Digest, key.Version.Class, salt, tokens, key.BlockTokens)
+	}
+	r.Hashes = make(map[BlockKey][]kvcache.Hash)
+	for _, key := range keys {
+		r.Hashes[key] = r.Hash(key)
+	}
+}
+
 // Failure is a worker that failed in a request.
 type Failure struct {
 	Worker Ref

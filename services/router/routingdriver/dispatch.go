@@ -24,7 +24,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/eventlog"
 	"github.com/tandem-serving/tandem/pkg/eventlog/routerlog"
 	"github.com/tandem-serving/tandem/pkg/joining"
-	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/scaling"
 	"github.com/tandem-serving/tandem/pkg/telemetry/logthrottle"
@@ -232,13 +231,7 @@ func (d *Dispatcher) Hedge(h routing.Hedge, tokens []int32, salt string) joining
 // hash hashes the blocks of a prompt. It does so before it takes the lock, which all requests
 // share.
 func (d *Dispatcher) hash(r *routing.Request, tokens []int32, salt string) {
-	r.Hash = func(key routing.BlockKey) []kvcache.Hash {
-		return kvcache.PromptHashes(key.Version.Digest, key.Version.Class, salt, tokens, key.BlockTokens)
-	}
-	r.Hashes = make(map[routing.BlockKey][]kvcache.Hash)
-	for _, key := range look(d, func(rt *routing.Router) []routing.BlockKey { return rt.BlockKeys(r.Model, r.Version) }) {
-		r.Hashes[key] = r.Hash(key)
-	}
+	r.SetHashes(look(d, func(rt *routing.Router) []routing.BlockKey { return rt.BlockKeys(r.Model, r.Version) }), salt, tokens)
 }
 
 // BlockTokens is the smallest block size of a model's workers; 0 without workers.
