@@ -10,7 +10,6 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
-	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
 	"github.com/tandem-serving/tandem/services/router/serving"
@@ -138,11 +137,7 @@ func (r *requestsServer) Explain(ctx context.Context, q *controlv1.ExplainOwnReq
 		return nil, err
 	}
 	defer end()
-	owner := ""
-	if caller := auth.FromContext(ctx); caller != nil {
-		owner = caller.Tenant
-	}
-	record, matches := r.service.records.GetOwn(owner, q.GetRequestId(), q.GetSecret())
+	record, matches := r.service.records.GetOwn(serving.OwnerOf(ctx), q.GetRequestId(), q.GetSecret())
 	switch {
 	case matches == 0:
 		return nil, clienterr.NotYours(q.GetRequestId(), "which keeps the last few thousand")

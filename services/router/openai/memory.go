@@ -9,7 +9,7 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/pkg/auth"
+	"github.com/tandem-serving/tandem/services/router/serving"
 )
 
 // valueBytes is about what a value of JSON takes once it is read, beside its text.
@@ -61,11 +61,7 @@ type memoryShare struct {
 
 // newShare is a part of the memory, with nothing in it yet, for a request.
 func (h *Handler) newShare(e *exchange) *memoryShare {
-	m := &memoryShare{of: &h.held, all: h.config.MaxHeldBytes, most: h.mostOfOne()}
-	if caller := auth.FromContext(e.request.Context()); caller != nil {
-		m.tenant = caller.Tenant
-	}
-	return m
+	return &memoryShare{of: &h.held, tenant: serving.OwnerOf(e.request.Context()), all: h.config.MaxHeldBytes, most: h.mostOfOne()}
 }
 
 // mostOfOne is how much of the memory the answers of one request may take, or all that a tenant sends.

@@ -24,8 +24,8 @@ type admitted struct {
 	charge *quota.Charge // nil: its tenant has no limits
 }
 
-// ownerOf is the tenant of who calls; empty: callers are not asked who they are.
-func ownerOf(ctx context.Context) string {
+// OwnerOf is the tenant of who calls; empty: callers are not asked who they are.
+func OwnerOf(ctx context.Context) string {
 	if p := auth.FromContext(ctx); p != nil {
 		return p.Tenant
 	}

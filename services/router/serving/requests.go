@@ -198,7 +198,7 @@ func (s *Requests) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (p 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return p, s.freeID(ownerOf(ctx), rpc.RequestID(ctx)), nil
+	return p, s.freeID(OwnerOf(ctx), rpc.RequestID(ctx)), nil
 }
 
 // stops reports whether no new requests are taken.
@@ -229,7 +229,7 @@ func (s *Requests) plan(ctx context.Context, arrived time.Time, q *inferencev1.G
 // request can be resumed, sends its events without the tokens before the offset, and returns
 // as Generate does.
 func (s *Requests) Resume(ctx context.Context, q *inferencev1.ResumeRequest, found func(), send func(*inferencev1.GenerateEvent) error) error {
-	r, err := s.find(ownerOf(ctx), q.GetRequestId(), q.GetSecret())
+	r, err := s.find(OwnerOf(ctx), q.GetRequestId(), q.GetSecret())
 	if err != nil {
 		return err
 	}
