@@ -158,9 +158,7 @@ func (rt *Router) pathFailed(now time.Time, p path, id, why string) {
 	}
 	o.failures, o.failedAt, o.probe = o.failures+1, now, ""
 	rt.leaveAlone(now, o)
-	if rt.pathsDue.IsZero() {
-		rt.pathsDue = now.Add(pathKept)
-	}
+	soonest(&rt.pathsDue, now.Add(pathKept))
 	if o.failures > 1 {
 		rt.out = append(rt.out, PathLost{Prefill: p.from, Decode: p.to, Why: o.why, Wait: o.wait()})
 	}
