@@ -1,8 +1,10 @@
 package routing_test
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -152,5 +154,21 @@ func TestStepTimeThatIsNoNumber(t *testing.T) {
 		if d, _, _ := b.arrive(b.request(agg, 10)); d.Decode.ID != "d1" {
 			t.Errorf("%v: %v", bad, d)
 		}
+	}
+}
+
+// A step time without a measurement is none, whatever it says.
+func TestStepTimeWithoutSamples(t *testing.T) {
+	decided := func(step *controlv1.StepTimeModel) (of []string) {
+		b := newBench(t, nil, decode("d1"), decode("d2"))
+		b.do(load("d2", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.StepTime = step }))
+		for range 8 {
+			d, _, _ := b.arrive(b.request(agg, 500))
+			of = append(of, fmt.Sprint(d.Decode, d.Decision))
+		}
+		return of
+	}
+	if got, want := decided(&controlv1.StepTimeModel{BaseMs: 1000, PerTokenMs: 1000}), decided(nil); !slices.Equal(got, want) {
+		t.Errorf("%q, without a step time %q", got, want)
 	}
 }

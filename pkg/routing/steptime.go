@@ -20,8 +20,11 @@ const mostStepMs = 1e9
 func (w *worker) measured() (latency.Model, bool) { return w.step, w.step.Samples > 0 }
 
 // measured is a worker's word for it. What no measurement can be, not a number included,
-// counts as none: then Samples is 0.
+// counts as none: then all is 0.
 func measured(m *controlv1.StepTimeModel) latency.Model {
+	if m.GetSamples() == 0 {
+		return latency.Model{}
+	}
 	for _, ms := range [...]float64{m.GetBaseMs(), m.GetPerTokenMs(), m.GetPerContextTokenMs(), m.GetPerSquareMs()} {
 		if !(ms >= 0 && ms <= mostStepMs) {
 			return latency.Model{}

@@ -1,4 +1,4 @@
-// Package spelling guesses which name was meant. Anything may import it. It starts no goroutines.
+// Package spelling refuses names that are none, and guesses which was meant. Anything may import it. It starts no goroutines.
 package spelling
 
 import (

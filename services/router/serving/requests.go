@@ -2,7 +2,7 @@
 // streams into one, turns tokens back into text, and keeps answers that clients have not read
 // yet or may resume. The state machine of a request is pkg/joining.
 //
-// The router imports it, and package openai for Caller. Each request owns a goroutine for each
+// The router imports it, and package openai. Each request owns a goroutine for each
 // worker stream, which hands the worker's messages to the request and sends tokens to the client,
 // and one while it waits for an answer of the policy. Stop ends them and waits. Those of timers and
 // of aborts are not waited for, and find nothing to do then.
