@@ -74,7 +74,7 @@ type rigWorker struct {
 func (w *rigWorker) kill() {
 	w.gate.open()
 	w.part.kill()
-	w.driver = nil // the engine's shared pages are freed with the last who knows it
+	w.driver, w.metrics = nil, nil // the engine's shared pages are freed with the last who knows it
 	if w.proxy != nil {
 		w.proxy.Close()
 	}

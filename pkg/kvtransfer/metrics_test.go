@@ -55,6 +55,9 @@ tandem_kvtransfer_sent_bytes_total{transport="device",worker="prefill-0"} 1200
 tandem_kvtransfer_sent_bytes_total{transport="shm",worker="prefill-0"} 0
 tandem_kvtransfer_sent_bytes_total{transport="tcp",worker="prefill-0"} 0
 tandem_kvtransfer_sent_bytes_total{transport="unix",worker="prefill-0"} 0
+# HELP tandem_kvtransfer_stored_bytes_total KV payload bytes that the engine stored in decode workers' pages itself.
+# TYPE tandem_kvtransfer_stored_bytes_total counter
+tandem_kvtransfer_stored_bytes_total{worker="prefill-0"} 0
 `)); err != nil {
 			t.Error(err)
 		}
