@@ -16,7 +16,7 @@ import (
 const aheadBytes = 512
 
 // conn reads ahead: each read of a payload goes straight to its destination and also
-// fetches what follows, the next frames and their headers.
+// fetches the header that follows.
 type conn struct {
 	net.Conn
 	raw   syscall.RawConn
