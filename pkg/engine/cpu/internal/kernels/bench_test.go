@@ -60,7 +60,7 @@ func BenchmarkAttention(b *testing.B) {
 // weights that a cache holds, and with some that none does, read by one row.
 func BenchmarkProducts(b *testing.B) {
 	set := kernels.Usable()[0]
-	for _, c := range []struct{ rows, n int }{{1, 5632}, {4, 5632}, {8, 5632}, {64, 5632}, {192, 5632}, {1, 131072}} {
+	for _, c := range []struct{ rows, n int }{{1, 5632}, {2, 5632}, {3, 5632}, {4, 5632}, {8, 5632}, {64, 5632}, {192, 5632}, {1, 131072}} {
 		b.Run(fmt.Sprintf("%dx1024x%d", c.rows, c.n), func(b *testing.B) {
 			least := map[kernels.Format]time.Duration{kernels.Pairs: math.MaxInt64, kernels.Int8: math.MaxInt64, kernels.Int4: math.MaxInt64}
 			for b.Loop() {

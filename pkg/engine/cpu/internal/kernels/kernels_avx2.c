@@ -111,7 +111,8 @@ VEC vec v_dot(vec acc, words a, words w) { return v_fma(w_even(a), w_even(w), v_
 
 #define PRODUCT_ROWS 4
 #define PRODUCT_PANELS 1
-#define PRODUCT_FEW 0
+#define PRODUCT_FEW 2
+#define PRODUCT_FEW_PANELS 2
 #define SCORE_ROWS 4
 #define SCORE_VECTORS 1
 #define MIX_VECTORS 1

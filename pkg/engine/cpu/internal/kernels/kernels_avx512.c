@@ -22,6 +22,7 @@ VEC vec v_dot(vec acc, words a, words w) { return v_fma(w_even(a), w_even(w), v_
 #define PRODUCT_ROWS 8
 #define PRODUCT_PANELS 2
 #define PRODUCT_FEW 4
+#define PRODUCT_FEW_PANELS 4
 #define SCORE_ROWS 6
 #define SCORE_VECTORS 2
 #define MIX_VECTORS 2

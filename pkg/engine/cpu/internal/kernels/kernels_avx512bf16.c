@@ -19,6 +19,7 @@ VEC vec v_dot(vec acc, words a, words w) { return _mm512_dpbf16_ps(acc, (__m512b
 #define PRODUCT_ROWS 6
 #define PRODUCT_PANELS 4
 #define PRODUCT_FEW 0
+#define PRODUCT_FEW_PANELS 0
 #define SCORE_ROWS 6
 #define SCORE_VECTORS 2
 #define MIX_VECTORS 4

@@ -1,6 +1,6 @@
 // Products over packed panels. Included once by each instruction set's file,
-// which sets PRODUCT_ROWS and PRODUCT_PANELS to what its registers hold, and PRODUCT_FEW
-// to how many rows leave registers for a whole unit if PRODUCT_PANELS do not make one,
+// which sets PRODUCT_ROWS and PRODUCT_PANELS to what its registers hold, PRODUCT_FEW to how
+// many rows leave registers for more panels, if any do, and PRODUCT_FEW_PANELS to how many,
 // after the tile that suits it: vec_tile_dot.h or vec_tile_widen.h.
 
 typedef void tile_function(const operand *x, size_t ldx, const uint32_t *w, size_t pairs, size_t count, int first, float *c);
@@ -19,7 +19,9 @@ TILE(5, 1) TILE(6, 1)
 #if PRODUCT_ROWS > 6
 TILE(7, 1) TILE(8, 1)
 #endif
-#if PRODUCT_FEW == 4
+#if PRODUCT_FEW_PANELS == 2
+TILES(2)
+#elif PRODUCT_FEW_PANELS == 4
 TILES(4)
 #endif
 #if PRODUCT_PANELS == 2
@@ -57,9 +59,12 @@ static tile_function *const narrow_tiles[] = {
 #endif
 };
 
-// Few rows leave registers for a whole unit: four streams of weights, as tile_thin's.
+// More panels give few rows as many chains as hide the latency of a multiply-add, and
+// as many streams of weights.
 static tile_function *const few_tiles[] = {
-#if PRODUCT_FEW == 4
+#if PRODUCT_FEW_PANELS == 2
+	tile_1_2, tile_2_2, tile_3_2, tile_4_2,
+#elif PRODUCT_FEW_PANELS == 4
 	tile_1_4, tile_2_4, tile_3_4, tile_4_4,
 #else
 	NULL,
@@ -116,11 +121,11 @@ static void product(const tdm_product *job, int unit, int row0, int row1) {
 				continue;
 			}
 			for (int p = 0; p < panels;) {
-				const int few = rows <= PRODUCT_FEW && panels == TDM_UNIT_PANELS, wide = panels - p >= PRODUCT_PANELS;
+				const int few = rows <= PRODUCT_FEW && panels - p >= PRODUCT_FEW_PANELS, wide = panels - p >= PRODUCT_PANELS;
 				tile_function *const *tiles = few ? few_tiles : wide ? wide_tiles : narrow_tiles;
 				const uint32_t *from = w + ((size_t)p * job->pairs + k) * TDM_LANES;
 				tiles[rows - 1](x, ldx, from, job->pairs, count, k == 0, c + p * TDM_LANES);
-				p += few ? TDM_UNIT_PANELS : wide ? PRODUCT_PANELS : 1;
+				p += few ? PRODUCT_FEW_PANELS : wide ? PRODUCT_PANELS : 1;
 			}
 			k += count;
 		} while (k < job->pairs);

@@ -24,11 +24,22 @@ VEC const operand *operands(operand *buffer, const uint32_t *a, size_t lda, int 
 	return buffer;
 }
 
+// row_step carries one row's sums on by an element of K.
+VEC void row_step(const int panels, vec *acc, float x, const vec *w) {
+	const vec one = v_set1(x);
+#pragma GCC unroll 8
+	for (int p = 0; p < panels; p++)
+		acc[p] = v_fma(one, w[p], acc[p]);
+}
+
 // product_tile carries rows x panels of c, [row][TDM_UNIT_PANELS][16], on by
 // `count` pairs; at first from zero. Every lane is one output with one chain
 // over K, whatever the tile.
 VEC void product_tile(const int rows, const int panels, const operand *x, size_t ldx, const uint32_t *w, size_t pairs, size_t count, int first, float *c) {
 	vec acc[PRODUCT_ROWS][TDM_UNIT_PANELS];
+	// Where registers do not hold both halves of the weights, each is loaded by itself: GCC would
+	// keep sums in memory.
+	const int apart = panels > PRODUCT_PANELS && PRODUCT_FEW_PANELS == 2;
 #pragma GCC unroll 8
 	for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
@@ -44,15 +55,19 @@ VEC void product_tile(const int rows, const int panels, const operand *x, size_t
 		}
 #pragma GCC unroll 8
 		for (int r = 0; r < rows; r++) {
-			vec one = v_set1(x[r * ldx + k]);
-#pragma GCC unroll 8
-			for (int p = 0; p < panels; p++)
-				acc[r][p] = v_fma(one, odd[p], acc[r][p]);
-			one = v_set1(x[r * ldx + PRODUCT_BLOCK + k]);
-#pragma GCC unroll 8
-			for (int p = 0; p < panels; p++)
-				acc[r][p] = v_fma(one, even[p], acc[r][p]);
+			row_step(panels, acc[r], x[r * ldx + k], odd);
+			if (!apart)
+				row_step(panels, acc[r], x[r * ldx + PRODUCT_BLOCK + k], even);
 		}
+		if (!apart)
+			continue;
+		__asm__("" ::: "memory");
+#pragma GCC unroll 8
+		for (int p = 0; p < panels; p++)
+			even[p] = w_even(w_load(w + (p * pairs + k) * TDM_LANES));
+#pragma GCC unroll 8
+		for (int r = 0; r < rows; r++)
+			row_step(panels, acc[r], x[r * ldx + PRODUCT_BLOCK + k], even);
 	}
 #pragma GCC unroll 8
 	for (int r = 0; r < rows; r++)
