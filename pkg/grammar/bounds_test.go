@@ -88,6 +88,34 @@ func TestLongName(t *testing.T) {
 	}
 }
 
+// Strings of many different lengths share what they have in common.
+func TestManyLengths(t *testing.T) {
+	longtest.OneGoroutine(t)
+	var ways []string
+	for i := range 190 {
+		var properties []string
+		for j := i; j < i+20; j++ {
+			properties = append(properties, fmt.Sprintf(`"p%d":{"type":"string","maxLength":%d}`, j, j))
+		}
+		ways = append(ways, `{"type":"object","properties":{`+strings.Join(properties, ",")+`}}`)
+	}
+	took, err := allocated(t.Context(), schema(`{"anyOf":[`+strings.Join(ways, ",")+`]}`))
+	if err != nil {
+		t.Errorf("%.200v", err)
+	}
+	if took > 48<<20 {
+		t.Errorf("%d MiB are allocated", took>>20)
+	}
+}
+
+// A long number is refused before it is compared.
+func TestLongNumber(t *testing.T) {
+	_, err := grammar.Compile(t.Context(), schema(`{"enum":[`+strings.Repeat("7", 250000)+`]}`), nil)
+	if err == nil || !strings.Contains(err.Error(), "a number has 250000 characters") {
+		t.Errorf("%.200v", err)
+	}
+}
+
 // Long texts are read without a deep stack, also where several begin alike.
 func TestLongTexts(t *testing.T) {
 	long := strings.Repeat("a", 130000)

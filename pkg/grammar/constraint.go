@@ -59,12 +59,13 @@ func (c *Constraint) Prepare(generated []int32) {
 	}
 }
 
-// OutOfEffort says that the output has taken all the work that one may on a worker: nothing is allowed
-// any more that is not known.
+// OutOfEffort says that the output has taken all the work that one may on a worker, or that its next mask alone
+// takes too much: nothing is allowed any more that is not known.
 func (c *Constraint) OutOfEffort() bool {
 	c.grammar.mu.Lock()
 	defer c.grammar.mu.Unlock()
-	return c.effort >= maxOutputEffort
+	at := c.places[len(c.places)-1]
+	return c.effort >= maxOutputEffort || at != nil && at.slow
 }
 
 // begin begins work on the grammar, which end ends.

@@ -7,10 +7,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"regexp"
-	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/grammar"
@@ -290,87 +288,6 @@ func TestTokensTakenBack(t *testing.T) {
 	}
 }
 
-// A cache compiles a source once, and forgets those that nobody uses.
-func TestCache(t *testing.T) {
-	c := grammar.NewCache(vocabulary(t, texts()))
-	first, err := c.Get(t.Context(), expression("a+"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range 1000 {
-		if _, err := c.Get(t.Context(), expression(fmt.Sprintf("b{%d}", i))); err != nil {
-			t.Fatal(err)
-		}
-		if i%10 == 0 {
-			if again, err := c.Get(t.Context(), expression("a+")); err != nil || again != first {
-				t.Fatalf("after %d others it was compiled again, %v", i, err)
-			}
-		}
-	}
-	for _, c := range []*grammar.Cache{c, grammar.NewCache(nil)} {
-		for range 2 {
-			if _, err := c.Get(t.Context(), expression("(")); err == nil {
-				t.Error("a wrong expression is compiled")
-			}
-			if _, err := c.Get(t.Context(), expression("a")); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-}
-
-// A cache keeps no source, however many it refuses that are too long.
-func TestCacheOfLongSources(t *testing.T) {
-	c := grammar.NewCache(nil)
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	for i := range 32 {
-		if _, err := c.Get(t.Context(), schema(fmt.Sprint(i, strings.Repeat(" ", 1<<20)))); err == nil {
-			t.Error("a source of a MiB is compiled")
-		}
-	}
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	if kept := int(after.HeapAlloc) - int(before.HeapAlloc); kept > 8<<20 {
-		t.Errorf("%d bytes are kept", kept)
-	}
-	runtime.KeepAlive(c)
-}
-
-// Many calls for few sources are served by compiling each once; a call that waits gives up with its
-// context.
-func TestCacheOfManyCalls(t *testing.T) {
-	c := grammar.NewCache(vocabulary(t, texts()))
-	const sources, calls = 4, 16
-	var got [sources][calls]*grammar.Grammar
-	var all sync.WaitGroup
-	for i := range sources {
-		for j := range calls {
-			all.Go(func() {
-				g, err := c.Get(t.Context(), expression(fmt.Sprintf("a{%d}", i+1)))
-				if err != nil {
-					t.Error(err)
-				}
-				got[i][j] = g
-			})
-		}
-	}
-	all.Wait()
-	for i := range got {
-		for _, g := range got[i] {
-			if g == nil || g != got[i][0] {
-				t.Fatalf("source %d was compiled more than once", i)
-			}
-		}
-	}
-	over, cancel := context.WithCancel(t.Context())
-	cancel()
-	if g, err := c.Get(over, expression("a{1}")); err != nil || g != got[0][0] {
-		t.Errorf("what is compiled needs no time: %v", err)
-	}
-}
-
 // Dates have a 29th of February in leap years alone.
 func TestLeapYears(t *testing.T) {
 	longtest.OneGoroutine(t)
@@ -451,10 +368,10 @@ func TestCompileEnds(t *testing.T) {
 	}
 	// A cache does not keep that it ended.
 	c := grammar.NewCache(nil)
-	if _, err := c.Get(&ending{t.Context(), 2}, gbnf(rules.String())); !errors.Is(err, context.Canceled) {
+	if _, _, err := c.Get(&ending{t.Context(), 2}, "one", gbnf(rules.String())); !errors.Is(err, context.Canceled) {
 		t.Errorf("of a context that ended: %v", err)
 	}
-	if _, err := c.Get(t.Context(), gbnf(rules.String())); err != nil {
+	if _, err := get(t, c, gbnf(rules.String())); err != nil {
 		t.Error(err)
 	}
 }

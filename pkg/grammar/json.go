@@ -47,12 +47,7 @@ func (p *program) expressionOf(text string) *lexeme {
 }
 
 // string is any string of JSON.
-func (p *program) string() *lexeme {
-	if p.anyString == nil {
-		p.anyString = p.jsonString(0, unbounded)
-	}
-	return p.anyString
-}
+func (p *program) string() *lexeme { return p.jsonString(0, unbounded) }
 
 // list is any number of items between brackets.
 func (p *program) list(next int32, open, shut string, item func(next int32) int32) int32 {

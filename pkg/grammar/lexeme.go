@@ -90,7 +90,10 @@ type lexemes struct {
 	nodes    int // of all nfas
 	products int // states of all products
 	ranges   map[numberKey]*lexeme
-	broken   error
+	strings  map[[2]int]*lexeme // of jsonString, by the least and the most characters
+	// character is nil until it is made.
+	character *characterText
+	broken    error
 
 	// ended says whether the time to compile is over; nil: there is no end of it.
 	ended func() error

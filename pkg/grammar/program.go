@@ -19,9 +19,8 @@ type program struct {
 	// deepest is how many rules begin with one another at most.
 	deepest int
 
-	json      *json              // nil: not made
-	anyString *lexeme            // nil: not made
-	made      map[string]*lexeme // of expressionOf
+	json *json              // nil: not made
+	made map[string]*lexeme // of expressionOf
 }
 
 type node struct {

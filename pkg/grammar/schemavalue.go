@@ -308,9 +308,6 @@ func (s *schemas) textLexeme(of *textShape) (*lexeme, error) {
 		return nil, nil
 	}
 	if len(of.patterns) == 0 {
-		if of.low == 0 && of.high == unbounded {
-			return s.string(), nil
-		}
 		return s.jsonString(of.low, of.high), nil
 	}
 	key := fmt.Sprint(of.low, of.high)

@@ -9,8 +9,13 @@ type stringText struct {
 	lexeme    *lexeme
 	lexemes   *lexemes
 	states    map[stringState]*state
-	units     *lexeme
-	// places numbers the states of units, which are the same for all strings.
+	units     *characterText
+}
+
+// characterText is the automaton of one character, the same for all strings of a grammar.
+type characterText struct {
+	*lexeme
+	// places numbers its states, but the last, alike in each grammar.
 	places map[*state]int
 }
 
@@ -33,9 +38,12 @@ const (
 	afterString  = -2 // behind the last
 )
 
-// units makes the automaton of one character, all of it, so that its states have the same
-// numbers in each grammar.
-func (l *lexemes) units() (*lexeme, map[*state]int) {
+// characters makes the automaton of one character, once, and all of it, so that its states have the
+// same numbers in each grammar.
+func (l *lexemes) characters() *characterText {
+	if l.character != nil {
+		return l.character
+	}
 	unit := l.known(character)
 	places := map[*state]int{unit.first: 0}
 	for left := []*state{unit.first}; len(left) > 0; left = left[1:] {
@@ -48,15 +56,22 @@ func (l *lexemes) units() (*lexeme, map[*state]int) {
 			}
 		}
 	}
-	return unit, places
+	l.character = &characterText{unit, places}
+	return l.character
 }
 
-// jsonString makes the lexeme of JSON strings of low to high characters.
+// jsonString makes the lexeme of JSON strings of low to high characters, once.
 func (l *lexemes) jsonString(low, high int) *lexeme {
-	t := &stringText{low: low, high: high, lexemes: l, lexeme: new(lexeme), states: make(map[stringState]*state)}
-	t.units, t.places = l.units()
+	if made := l.strings[[2]int{low, high}]; made != nil {
+		return made
+	}
+	t := &stringText{low: low, high: high, lexemes: l, lexeme: new(lexeme), states: make(map[stringState]*state), units: l.characters()}
 	t.lexeme.text, t.lexeme.step, t.lexeme.leads, t.lexeme.byteClass = t, t.step, t.leads, t.units.byteClass
 	t.lexeme.first = t.state(stringState{nil, beforeString})
+	if l.strings == nil {
+		l.strings = make(map[[2]int]*lexeme)
+	}
+	l.strings[[2]int{low, high}] = t.lexeme
 	return t.lexeme
 }
 
@@ -121,5 +136,5 @@ func (t *stringText) inside(s *state) (place int, is bool) {
 	if s.within == nil {
 		return 0, false
 	}
-	return t.places[s.within], true
+	return t.units.places[s.within], true
 }

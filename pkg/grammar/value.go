@@ -50,6 +50,9 @@ const (
 // maxValueDepth bounds arrays and objects in one another.
 const maxValueDepth = 64
 
+// maxNumberBytes bounds the text of a number: to compare long ones takes the square of their length.
+const maxNumberBytes = 1024
+
 // parseValue reads JSON. A member that comes twice is refused.
 func parseValue(text string) (*value, error) {
 	if !utf8.ValidString(text) {
@@ -81,6 +84,9 @@ func readValue(d *stdjson.Decoder, depth int) (*value, error) {
 	case bool:
 		return &value{kind: kindBoolean, text: fmt.Sprint(t)}, nil
 	case stdjson.Number:
+		if len(t) > maxNumberBytes {
+			return nil, fmt.Errorf("a number has %d characters, more than %d", len(t), maxNumberBytes)
+		}
 		return &value{kind: kindNumber, text: t.String()}, nil
 	case string:
 		return &value{kind: kindString, text: t}, nil

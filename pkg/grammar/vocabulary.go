@@ -58,10 +58,10 @@ func NewVocabulary(size int, text func(id int32) []byte) (*Vocabulary, error) {
 	v.join()
 	v.all = newTrie(texts)
 	v.rests = restsOf(v.all)
-	unit, places := new(lexemes).units()
-	v.inStrings = make([]*inString, len(places))
-	for from, place := range places {
-		v.inStrings[place] = v.walkString(unit, from)
+	unit := new(lexemes).characters()
+	v.inStrings = make([]*inString, len(unit.places))
+	for from, place := range unit.places {
+		v.inStrings[place] = v.walkString(unit.lexeme, from)
 	}
 	return v, nil
 }

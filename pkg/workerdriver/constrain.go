@@ -21,7 +21,8 @@ import (
 // it takes to read that, the first time.
 type Grammars func() (*grammar.Cache, error)
 
-// constrain holds a request to the form that its task asks for. Its errors are gRPC statuses.
+// constrain holds a request to the form that its task asks for, which counts as used until ctx ends. Its errors
+// are gRPC statuses.
 func (g Grammars) constrain(ctx context.Context, request *scheduler.Request, task *workerv1.Task) error {
 	source := task.GetStructuredOutput()
 	if source == nil {
@@ -34,9 +35,10 @@ func (g Grammars) constrain(ctx context.Context, request *scheduler.Request, tas
 	if err != nil {
 		return rpc.Error(codes.FailedPrecondition, api.ReasonNoVocabulary, fmt.Sprintf("the texts of the model's tokens cannot be read: %v", err), 0)
 	}
-	form, err := cache.Get(ctx, source)
+	form, release, err := cache.Get(ctx, task.GetEnvelope().GetTenant(), source)
 	switch {
 	case err == nil:
+		context.AfterFunc(ctx, release)
 	case errors.Is(err, grammar.ErrBusy):
 		return rpc.Error(codes.ResourceExhausted, api.ReasonQueueFull, err.Error(), time.Second)
 	case ctx.Err() != nil:

@@ -23,9 +23,12 @@ func (h held) Err() error {
 	return h.Context.Err()
 }
 
-// Fill has so many calls wait for a cache that it refuses the next one, until release or the end of
-// the test.
-func Fill(t testing.TB, c *grammar.Cache) (release func()) {
+// Fill has so many calls of several tenants wait for a cache that it refuses the next one, until release or the
+// end of the test.
+func Fill(t testing.TB, c *grammar.Cache) (release func()) { return FillBy(t, c, "a", "b", "c", "d") }
+
+// FillBy has so many calls of some tenants wait that one is refused.
+func FillBy(t testing.TB, c *grammar.Cache, tenants ...string) (release func()) {
 	t.Helper()
 	released := make(chan struct{})
 	ctx := held{context.WithoutCancel(t.Context()), released}
@@ -33,7 +36,7 @@ func Fill(t testing.TB, c *grammar.Cache) (release func()) {
 	var calls sync.WaitGroup
 	for i := range grammar.MaxWaiting + 1 {
 		calls.Go(func() {
-			_, err := c.Get(ctx, &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Regex{Regex: fmt.Sprintf("a{%d}", i)}})
+			_, _, err := c.Get(ctx, tenants[i%len(tenants)], &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Regex{Regex: fmt.Sprintf("a{%d}", i)}})
 			if err != nil {
 				refused <- err
 			}

@@ -101,10 +101,10 @@ func (s *Models) Plan(ctx context.Context, arrived time.Time, q *inferencev1.Gen
 	}
 	ctx, cancel := context.WithDeadline(ctx, p.Deadline)
 	defer cancel()
-	if err := s.hold(ctx, p, q); err != nil {
+	if p.Envelope, err = envelopeOf(q); err != nil {
 		return nil, err
 	}
-	if p.Envelope, err = envelopeOf(q); err != nil {
+	if err := s.hold(ctx, p, q); err != nil {
 		return nil, err
 	}
 	if p.PromptLogprobs != nil {

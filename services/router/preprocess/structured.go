@@ -35,7 +35,7 @@ func (s *Models) hold(ctx context.Context, p *Plan, q *inferencev1.GenerateReque
 	case len(p.StopTokens) == 0:
 		return rpc.InvalidArgument(field, "the model has no end-of-sequence token, so that a complete output could not end: give one in stop_token_ids")
 	}
-	form, err := s.compile(ctx, p.Structured)
+	form, err := s.compile(ctx, p.Envelope.GetTenant(), p.Structured)
 	if wrong, is := errors.AsType[*grammar.Error](err); is && choice != nil {
 		return wrongTool(q.GetConversation(), p.Structured.GetStructuralTags(), wrong)
 	} else if is {
@@ -54,9 +54,11 @@ func (s *Models) hold(ctx context.Context, p *Plan, q *inferencev1.GenerateReque
 }
 
 // compile checks a form. Its errors are gRPC statuses, and a *grammar.Error if the form is wrong.
-func (s *Models) compile(ctx context.Context, form *inferencev1.StructuredOutput) (*grammar.Grammar, error) {
-	checked, err := s.grammars.Get(ctx, form)
+func (s *Models) compile(ctx context.Context, tenant string, form *inferencev1.StructuredOutput) (*grammar.Grammar, error) {
+	checked, release, err := s.grammars.Get(ctx, tenant, form)
 	switch {
+	case err == nil:
+		release()
 	case errors.Is(err, grammar.ErrBusy):
 		return nil, rpc.Error(codes.ResourceExhausted, api.ReasonQueueFull, err.Error(), time.Second)
 	case err != nil && ctx.Err() != nil:

@@ -186,7 +186,7 @@ func (s *Models) holdToCalls(ctx context.Context, p *Plan, c *inferencev1.Conver
 		return err
 	}
 	if form != nil && choice.GetRequired() { // no answer has the form, which has to be right all the same
-		_, err := s.compile(ctx, form)
+		_, err := s.compile(ctx, p.Envelope.GetTenant(), form)
 		if wrong, is := errors.AsType[*grammar.Error](err); is {
 			return wrongForm(wrong)
 		} else if err != nil {
