@@ -82,6 +82,8 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 			CertFile: cfg.TLS.CertFile, KeyFile: cfg.TLS.KeyFile, TrustedCAFile: cfg.TLS.CAFile, ClientCertAuth: true,
 		}
 	}
+	// Its gateway from JSON to gRPC would take writes from web pages, too.
+	config.EnableGRPCGateway = false
 	config.TickMs = etcdTickMs
 	config.ElectionMs = etcdElectionMs
 	config.AutoCompactionMode = embed.CompactorModePeriodic

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -209,4 +210,30 @@ func TestEtcdHasNoPortForPeers(t *testing.T) {
 			t.Fatalf("%d ports", ports)
 		}
 	}
+}
+
+// Web pages can send what etcd's gateway from JSON takes for a write: there is none.
+func TestEtcdHasNoGateway(t *testing.T) {
+	server, err := embedded.StartEtcd(t.Context(), embedded.EtcdConfig{DataDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	for _, path := range []string{"/v3/kv/put", "/v3/kv/range"} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.Endpoint()+path, strings.NewReader(`{"key":"YQ==","value":"Yg=="}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := response.Body.Close(); err != nil {
+			t.Error(err)
+		}
+		if response.StatusCode != http.StatusNotFound {
+			t.Errorf("%s: %s", path, response.Status)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
 }

@@ -56,11 +56,11 @@ func (p *process) openCerts() (err error) {
 	if p.options.TLS, err = p.certifyPart(p.parts[0]); err != nil {
 		return err
 	}
-	p.etcdTLS, err = p.certify(etcdCerts, authority.Request{CommonName: etcdCerts, Hosts: loopbackHosts})
+	p.etcdTLS, err = p.certify(etcdCerts, authority.Request{CommonName: etcdCerts, ServerOnly: true, Hosts: loopbackHosts})
 	if err != nil {
 		return err
 	}
-	p.natsTLS, err = p.certify(natsCerts, authority.Request{CommonName: natsCerts, Hosts: loopbackHosts})
+	p.natsTLS, err = p.certify(natsCerts, authority.Request{CommonName: natsCerts, ServerOnly: true, Hosts: loopbackHosts})
 	return err
 }
 

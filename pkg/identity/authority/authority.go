@@ -62,6 +62,8 @@ type Request struct {
 	TrustDomain string
 	// CommonName; empty: the role, which is what etcd and NATS know the part by.
 	CommonName string
+	// ServerOnly: it is no client's certificate.
+	ServerOnly bool
 	// Hosts are names and IP addresses by which clients reach it.
 	Hosts []string
 	// NotBefore and Lifetime say how long it is valid. Zero: from now, DefaultLifetime.
@@ -160,6 +162,9 @@ func (r Request) template() *x509.Certificate {
 		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
+	if r.ServerOnly {
+		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	}
 	if who := r.Identity; who != (identity.Identity{}) {
 		template.URIs = []*url.URL{{Scheme: "spiffe", Host: cmp.Or(r.TrustDomain, identity.DefaultTrustDomain), Path: "/" + who.String()}}
 		template.Subject.CommonName = cmp.Or(r.CommonName, string(who.Role))
@@ -215,7 +220,7 @@ func (a *Authority) serves(have *x509.Certificate, r Request) bool {
 	missing := func(host string) bool { return have.VerifyHostname(host) != nil }
 	return have.CheckSignatureFrom(a.certificate) == nil &&
 		have.Subject.CommonName == want.Subject.CommonName && slices.EqualFunc(have.URIs, want.URIs, func(x, y *url.URL) bool { return *x == *y }) &&
-		!slices.ContainsFunc(r.Hosts, missing) &&
+		slices.Equal(have.ExtKeyUsage, want.ExtKeyUsage) && !slices.ContainsFunc(r.Hosts, missing) &&
 		time.Until(have.NotAfter) > want.NotAfter.Sub(want.NotBefore)/2 && time.Now().After(have.NotBefore)
 }
 

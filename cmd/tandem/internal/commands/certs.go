@@ -123,7 +123,7 @@ func certificateRequest(arg string) (name string, _ authority.Request, _ error) 
 		return "", authority.Request{}, fmt.Errorf("%q: %q is not a name for a certificate", arg, name)
 	}
 	if !isRole {
-		return name, authority.Request{CommonName: name}, nil
+		return name, authority.Request{CommonName: name, ServerOnly: name == "nats"}, nil
 	}
 	return name, authority.Request{Identity: identity.Identity{Role: identity.Role(role), Name: name}}, nil
 }
