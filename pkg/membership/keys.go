@@ -184,8 +184,12 @@ func (c *Client) putKey(ctx context.Context, key *controlv1.ApiKey, keep time.Du
 			return err
 		}
 	}
-	return c.bounded(ctx, func(ctx context.Context) error {
+	err = c.bounded(ctx, func(ctx context.Context) error {
 		_, err := c.store.Put(ctx, keysPrefix+key.GetId(), value, lease, ifRevision)
 		return err
 	})
+	if err != nil && lease != 0 { // it is of no use: if it cannot be revoked now, it expires by itself
+		_ = c.bounded(context.WithoutCancel(ctx), func(ctx context.Context) error { return c.leases.Revoke(ctx, lease) })
+	}
+	return err
 }

@@ -103,6 +103,24 @@ func TestKeys(t *testing.T) {
 	})
 }
 
+// A key that is not kept leaves no lease behind.
+func TestKeyNotKeptHasNoLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membershiptest.NewStore()
+		client := membership.New(store, store, membership.Config{Endpoints: []string{"http://etcd"}}, slog.New(slog.DiscardHandler))
+		key := &controlv1.ApiKey{Id: "aaaa", Expires: timestamppb.New(time.Now().Add(time.Hour))}
+		if err := client.CreateKey(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+		if err := client.CreateKey(t.Context(), key); !errors.Is(err, membership.ErrKeyExists) {
+			t.Errorf("the same id again: %v", err)
+		}
+		if leases := store.Leases(); leases != 1 {
+			t.Errorf("%d leases live, of one key", leases)
+		}
+	})
+}
+
 // Without etcd a key is neither listed nor revoked, and the error says what to do; an etcd that is full
 // lets it be revoked.
 func TestKeysOfAnEtcdInTrouble(t *testing.T) {
