@@ -96,12 +96,13 @@ func TestKeys(t *testing.T) {
 
 func TestCheckKey(t *testing.T) {
 	for field, spoil := range map[string]func(*controlv1.ApiKey){
-		"":       func(*controlv1.ApiKey) {},
-		"id":     func(k *controlv1.ApiKey) { k.Id = "../policy" },
-		"sha256": func(k *controlv1.ApiKey) { k.Sha256 = []byte("short") },
-		"tenant": func(k *controlv1.ApiKey) { k.Tenant = "a\nb" },
-		"scopes": func(k *controlv1.ApiKey) { k.Scopes = []string{"everything"} },
-		"limits": func(k *controlv1.ApiKey) { k.Limits.TokensPerMinute = 1 << 63 },
+		"":        func(k *controlv1.ApiKey) { k.Expires = timestamppb.New(time.Now().AddDate(99, 0, 0)) },
+		"id":      func(k *controlv1.ApiKey) { k.Id = "../policy" },
+		"sha256":  func(k *controlv1.ApiKey) { k.Sha256 = []byte("short") },
+		"tenant":  func(k *controlv1.ApiKey) { k.Tenant = "a\nb" },
+		"scopes":  func(k *controlv1.ApiKey) { k.Scopes = []string{"everything"} },
+		"expires": func(k *controlv1.ApiKey) { k.Expires = timestamppb.New(time.Now().AddDate(101, 0, 0)) },
+		"limits":  func(k *controlv1.ApiKey) { k.Limits.TokensPerMinute = 1 << 63 },
 	} {
 		_, record := newKey("acme", "generate")
 		record = proto.CloneOf(record)

@@ -31,6 +31,8 @@ const (
 	// maxTenantBytes bounds the name of a tenant.
 	maxTenantBytes = 128
 	maxLimit       = 1 << 48
+	// maxYears bounds how far away its expiry is: a time.Duration holds no 300 years.
+	maxYears = 100
 )
 
 // NewKey draws a key, and what is kept of it: its id and hash, and when it was made.
@@ -68,6 +70,8 @@ func CheckKey(k *controlv1.ApiKey) (field, problem string) {
 		return "scopes", "are missing: give generate, operate or both"
 	case err != nil:
 		return "scopes", err.Error()
+	case k.GetExpires().AsTime().After(time.Now().AddDate(maxYears, 0, 0)):
+		return "expires", fmt.Sprintf("is more than %d years away: leave it out for a key without an end", maxYears)
 	case max(limits.GetRequestsPerMinute(), limits.GetTokensPerMinute(), limits.GetConcurrency(), limits.GetPromptTokens(), limits.GetAnswerTokens(), uint64(limits.GetMaxPriority())) > maxLimit:
 		return "limits", fmt.Sprintf("are above %d", int64(maxLimit))
 	}

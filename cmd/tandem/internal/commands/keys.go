@@ -186,7 +186,10 @@ uses.`,
 			record.Expires = timestamppb.New(time.Now().Add(*expires))
 		}
 		if field, problem := auth.CheckKey(record); field != "" {
-			return usageError(cmd, fmt.Sprintf("--%s: %s", strings.TrimSuffix(field, "s"), problem))
+			if field == "scopes" {
+				field = "scope"
+			}
+			return usageError(cmd, fmt.Sprintf("--%s: %s", field, problem))
 		}
 		if err := backend.use(func(ctx context.Context, keys control.KeyStore) error { return keys.CreateKey(ctx, record) }); err != nil {
 			return err
