@@ -83,7 +83,7 @@ func (s *decodeServer) Run(request *workerv1.DecodeRequest, stream grpc.ServerSt
 	}
 	if sequence.Pooling != nil {
 		if !s.pools {
-			return rpc.InvalidArgument("pool", "this worker's engine gives no hidden states, and so no embeddings: serve the model with the CPU engine")
+			return rpc.InvalidArgument("model", "is served by an engine that gives no hidden states, and so no embeddings: serve it with the CPU engine")
 		}
 		if !request.GetPrefillHere() {
 			return rpc.InvalidArgument("task.pool", "needs prefill_here: a worker knows the hidden states of what it computes")

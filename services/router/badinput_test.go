@@ -46,7 +46,7 @@ func TestBadInput(t *testing.T) {
 		{"token out of range", func(q *inferencev1.GenerateRequest) { q.Input = ids(1, 2, 4096) }, "token_ids.ids[2]", "4096"},
 		{"huge token", func(q *inferencev1.GenerateRequest) { q.Input = ids(math.MaxUint32) }, "token_ids.ids[0]", "vocabulary"},
 		{"too many tokens", func(q *inferencev1.GenerateRequest) { q.Input = ids(slices.Repeat([]uint32{1}, window)...) }, "token_ids", "256 tokens"},
-		{"text too long", func(q *inferencev1.GenerateRequest) { q.Input = text(strings.Repeat("dog ", window)) }, "prompt", "maximum context length is 256 tokens: the prompt has more than 255 tokens (1024 bytes), which leaves no room for an answer; shorten it"},
+		{"text too long", func(q *inferencev1.GenerateRequest) { q.Input = text(strings.Repeat("dog ", window)) }, "prompt", "maximum context length is 256 tokens: the prompt has more than 255 tokens (1024 bytes), and one token has to fit behind it; shorten it to at most 255"},
 		{"megabytes of text", func(q *inferencev1.GenerateRequest) { q.Input = text(strings.Repeat("Once upon a time. ", 100_000)) }, "prompt", "1800000 bytes"},
 		{"max_tokens one over the context", func(q *inferencev1.GenerateRequest) { q.MaxTokens = proto.Uint32(window - 4 + 1) }, "max_tokens", "maximum context length is 256 tokens: you requested 257 tokens, 4 in the prompt and 253 in the completion"},
 		{"max_tokens far over the context", func(q *inferencev1.GenerateRequest) { q.MaxTokens = proto.Uint32(1 << 30) }, "max_tokens", "ask for at most 252"},

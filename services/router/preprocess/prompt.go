@@ -68,7 +68,7 @@ func encode(ctx context.Context, field, text string, addSpecial bool, m *Model) 
 
 // tooLong refuses a prompt as OpenAI does, whose words clients look for.
 func tooLong(field, has string, limit int) error {
-	return rpc.ContextLength(field, fmt.Sprintf("This model's maximum context length is %d tokens: the prompt has %s, which leaves no room for an answer; shorten it", limit, has))
+	return rpc.ContextLength(field, fmt.Sprintf("This model's maximum context length is %d tokens: the prompt has %s, and one token has to fit behind it; shorten it to at most %d", limit, has, limit-1))
 }
 
 // tooMany refuses a completion that does not fit behind its prompt, as OpenAI and vLLM do:
