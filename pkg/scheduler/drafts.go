@@ -67,6 +67,9 @@ func (s *Scheduler) addDrafts(st *step) (n int) {
 	alone := ms(len(st.members))
 	// A trial has a price also where the times say that it has none: they may be wrong.
 	trialMs := max(ms(len(st.members)+1)-alone, alone*leastTrial)
+	if draftMs > 0 && !s.drafting.times.Known(len(st.members)) {
+		trialMs = min(trialMs, alone) // the few drafts so far may have been disturbed
+	}
 	s.drafting.budget.Step(alone, trialMs)
 	for i, c := range s.drafting.candidates {
 		q, work := st.members[s.drafting.members[i]], &st.run.Batch.Sequences[s.drafting.members[i]]

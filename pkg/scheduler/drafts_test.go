@@ -100,6 +100,22 @@ func TestCostlyEngineDraftsAreGivenUp(t *testing.T) {
 	}
 }
 
+// TestADisturbedFirstDraft: what the first draft took does not end drafting for good.
+func TestADisturbedFirstDraft(t *testing.T) {
+	w := newWorld(t, 200, engineDraftsConfig(3))
+	w.drafting, w.eager = time.Second, true
+	w.submit(scheduler.Request{ID: 1, Tokens: []int32{1, 2, 3, 1, 2}, MaxTokens: 350})
+	for w.inFlight != nil {
+		w.finishStep(10 * time.Millisecond)
+		if w.drafts > 0 {
+			w.drafting = time.Millisecond
+		}
+	}
+	if w.drafts < 20 {
+		t.Errorf("%d drafts in %d steps", w.drafts, w.steps)
+	}
+}
+
 // TestTheEngineDraftsTooMuch: a sequence fails if the engine made more drafts for it than it may, or
 // says that more of them were right than there were.
 func TestTheEngineDraftsTooMuch(t *testing.T) {

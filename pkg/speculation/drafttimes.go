@@ -41,6 +41,9 @@ func (d *DraftTimes) Observe(sequences, drafts int, took time.Duration) {
 	k.steps++
 }
 
+// Known says whether there were enough steps of about so many sequences: what fewer took may have been disturbed.
+func (d *DraftTimes) Known(sequences int) bool { return d.by[sizeOf(sequences)].steps >= firstSteps }
+
 // Ms is what a draft would take, in milliseconds; 0 if nothing is known. Where there were no steps of
 // about so many sequences, the nearest ones count.
 func (d *DraftTimes) Ms(sequences int) float64 {
