@@ -327,7 +327,7 @@ func (d *Driver) count(action worker.Action) {
 	case scheduler.PromptScored:
 		id = a.ID
 	case scheduler.Started:
-		if id = a.ID; d.sequences[id].ran() { // it was preempted before it had started
+		if id = a.ID; d.sequences[id].clearPreempted() { // it was preempted before it had started
 			d.cfg.Metrics.resumed(a.Waited)
 		}
 	case scheduler.Preempted:
@@ -337,7 +337,7 @@ func (d *Driver) count(action worker.Action) {
 	case scheduler.Resumed:
 		id = a.ID
 		d.cfg.Metrics.resumed(a.Waited)
-		d.sequences[id].ran()
+		d.sequences[id].clearPreempted()
 	case scheduler.Finished:
 		if id = a.ID; !d.sequences[id].restore { // one that restores is no request
 			d.cfg.Metrics.finished(a.Reason)
@@ -346,6 +346,8 @@ func (d *Driver) count(action worker.Action) {
 		if id = a.ID; !d.sequences[id].restore {
 			d.cfg.Metrics.refused()
 		}
+	default:
+		return
 	}
 	if d.sequences[id].bare {
 		d.deliver(id, action)

@@ -37,8 +37,9 @@ func hopeful(t *testing.T) (*workerdriver.Driver, *prometheus.Registry) {
 
 // receive submits a sequence whose KV is there at once.
 func receive(d *workerdriver.Driver, prompt []int32, maxTokens int) *workerdriver.Sequence {
-	s := d.Submit(scheduler.Request{ID: d.Reserve(), Kind: scheduler.Receive, Tokens: prompt, MaxTokens: maxTokens})
-	d.KVArrived(scheduler.KVArrived{ID: s.ID(), Sampled: []int32{7}})
+	id := d.Reserve()
+	s := d.Submit(scheduler.Request{ID: id, Kind: scheduler.Receive, Tokens: prompt, MaxTokens: maxTokens})
+	d.KVArrived(scheduler.KVArrived{ID: id, Sampled: []int32{7}})
 	return s
 }
 

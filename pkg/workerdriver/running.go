@@ -23,16 +23,16 @@ type runningStep struct {
 	said      bool // that it runs for long
 }
 
-// stepRuns notes that the engine works on a step from now on.
-func (d *Driver) stepRuns(run scheduler.RunStep) {
+// noteStepStart notes that the engine works on a step from now on.
+func (d *Driver) noteStepStart(run scheduler.RunStep) {
 	work := run.Batch.Work()
 	d.loop.Lock()
 	defer d.loop.Unlock()
 	d.running = runningStep{since: time.Now(), predicted: d.loop.Core.StepTime().Predict(work), sequences: len(run.Parts)}
 }
 
-// stepRan notes that it does not any more.
-func (d *Driver) stepRan() {
+// noteStepEnd notes that it does not any more.
+func (d *Driver) noteStepEnd() {
 	d.loop.Lock()
 	ran := d.running
 	d.running = runningStep{}

@@ -27,8 +27,8 @@ type Sequence struct {
 	taken   actions // by that
 }
 
-// ran says whether the sequence was preempted until now, when it runs.
-func (s *Sequence) ran() (was bool) {
+// clearPreempted says whether the sequence was preempted until now, when it runs.
+func (s *Sequence) clearPreempted() (was bool) {
 	was, s.preempted = s.preempted, false
 	return was
 }
@@ -38,9 +38,6 @@ type actions struct {
 	list  []worker.Action
 	drawn []scheduler.Sampled // those of list
 }
-
-// ID is the sequence's id.
-func (s *Sequence) ID() scheduler.SequenceID { return s.id }
 
 // Cancel ends a sequence of Driver.Submit, whatever it does. It may be called any number of
 // times, also after the end.

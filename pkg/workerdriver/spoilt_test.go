@@ -267,13 +267,14 @@ func TestReceivedKVSpeaksAgainstItsSender(t *testing.T) {
 		ones := bytes.Repeat([]byte{0xff}, e.Pages().Layout().SliceBytes)
 		for i := range int32(4) {
 			tokens := append([]int32{i}, prompt(9)...)
-			s := d.Submit(scheduler.Request{ID: d.Reserve(), Kind: scheduler.Receive, Tokens: tokens, MaxTokens: 9})
+			id := d.Reserve()
+			s := d.Submit(scheduler.Request{ID: id, Kind: scheduler.Receive, Tokens: tokens, MaxTokens: 9})
 			var got result
 			got.read(t, s, true)
 			if err := e.Pages().Write(2, got.reserved.Blocks[:1], ones); err != nil {
 				t.Fatal(err)
 			}
-			d.KVArrived(scheduler.KVArrived{ID: s.ID(), Sampled: []int32{7}, From: "p9"})
+			d.KVArrived(scheduler.KVArrived{ID: id, Sampled: []int32{7}, From: "p9"})
 			// Who would share it, and comes before the step has shown what it is.
 			next := d.Submit(scheduler.Request{ID: d.Reserve(), Tokens: tokens, MaxTokens: 9})
 			var failed, well result

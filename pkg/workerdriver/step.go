@@ -35,11 +35,11 @@ func (d *Driver) Run(ctx context.Context) {
 			if !next.started && next.err == nil {
 				next.traced = d.stepBegins(next.run)
 			}
-			d.stepRuns(next.run)
+			d.noteStepStart(next.run)
 			d.prepareMasks(next.run.Batch)
 			out, err := d.compute(ctx, next)
 			d.masking.Wait() // the batch is the scheduler's from here on
-			d.stepRan()
+			d.noteStepEnd()
 			next.traced.ended(next.run, out.Compute, err)
 			d.stepDone(next.traced.sequence(), d.outcome(ctx, next.run, out, err))
 			d.account(next.run, out, err)
