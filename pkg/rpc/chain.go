@@ -105,7 +105,7 @@ func timeoutUnaryServer(ctx context.Context, request any, _ *grpc.UnaryServerInf
 	if _, ok := ctx.Deadline(); ok {
 		return handler(ctx, request)
 	}
-	ctx, cancel := context.WithTimeout(ctx, DefaultUnaryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, unaryTimeout)
 	defer cancel()
 	return handler(ctx, request)
 }

@@ -34,8 +34,8 @@ type ClientConfig struct {
 	MaxReceiveBytes int
 	// Registerer gets the metrics. Several connections may share one. Nil: none.
 	Registerer prometheus.Registerer
-	// UnaryTimeout is the deadline of unary calls that have none. 0:
-	// DefaultUnaryTimeout; below 0: none.
+	// UnaryTimeout is the deadline of unary calls that have none. 0: a
+	// minute; below 0: none.
 	UnaryTimeout time.Duration
 	// Credentials make the connection secure, such as identity.Source.Peer. Nil: it is not
 	// encrypted.
@@ -141,7 +141,7 @@ func (cfg ClientConfig) withDefaults() ClientConfig {
 	if cfg.MaxReceiveBytes <= 0 {
 		cfg.MaxReceiveBytes = DefaultMaxReceiveBytes
 	}
-	cfg.UnaryTimeout = cmp.Or(cfg.UnaryTimeout, DefaultUnaryTimeout)
+	cfg.UnaryTimeout = cmp.Or(cfg.UnaryTimeout, unaryTimeout)
 	return cfg
 }
 

@@ -28,10 +28,7 @@ type meteredAuth struct {
 // Unwrap are the inner credentials' words about the connection.
 func (m meteredAuth) Unwrap() credentials.AuthInfo { return m.AuthInfo }
 
-var (
-	errConnections = errors.New("too many connections: the server allows no more; a router by --router-max-connections")
-	errNotHTTP2    = errors.New("the client does not speak HTTP/2")
-)
+var errNotHTTP2 = errors.New("the client does not speak HTTP/2")
 
 // prefacePrefix is how every HTTP/2 client begins (RFC 9113, section 3.4), and no request
 // of HTTP/1.
@@ -45,8 +42,9 @@ func (m meteredCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 	}
 	metered, ok := m.limiter.admit(conn, m.Info().SecurityProtocol == insecure.NewCredentials().Info().SecurityProtocol)
 	if !ok {
-		refuse(conn)
-		return nil, nil, errConnections
+		err := fmt.Errorf("too many connections: %s allows no more", m.limiter.limits.ConnectionsBy)
+		refuse(conn, err)
+		return nil, nil, err
 	}
 	if begins, err := metered.buffered.Peek(len(prefacePrefix)); err == nil && string(begins) != prefacePrefix {
 		explain(conn)
@@ -74,12 +72,12 @@ func explain(conn net.Conn) {
 
 // refuse tells a client why its connection is closed, in HTTP/2's own words: clients
 // put them into the error of the calls that wait for it. It takes a second at most.
-func refuse(conn net.Conn) {
+func refuse(conn net.Conn, why error) {
 	if conn.SetDeadline(time.Now().Add(time.Second)) != nil {
 		return
 	}
 	framer := http2.NewFramer(conn, conn)
-	if framer.WriteSettings() != nil || framer.WriteGoAway(0, http2.ErrCodeEnhanceYourCalm, []byte(errConnections.Error())) != nil {
+	if framer.WriteSettings() != nil || framer.WriteGoAway(0, http2.ErrCodeEnhanceYourCalm, []byte(why.Error())) != nil {
 		return
 	}
 	linger(conn)

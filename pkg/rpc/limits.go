@@ -42,7 +42,7 @@ type Limits struct {
 	// 10 s at most, twice as many may be open; for one more, the oldest of these is closed. 0:
 	// DefaultConnections.
 	Connections int
-	// ConnectionsBy is what set Connections, such as a flag, for the log. Empty: the server's name.
+	// ConnectionsBy is what set Connections, such as a flag, for people. Empty: the server's name.
 	ConnectionsBy string
 }
 
@@ -148,7 +148,9 @@ func (l *limiter) begin(ctx context.Context, info *tap.Info) (context.Context, e
 		infrastructure: isInfrastructure(info.FullMethodName),
 	}
 	if !auth.conn.add(c) {
-		return ctx, Error(codes.Unavailable, api.ReasonReceiveMemory, "the connection is closed", 0)
+		err := Error(codes.Unavailable, api.ReasonReceiveMemory, "the connection is closed", 0)
+		cancel(err)
+		return ctx, err
 	}
 	l.relieve()
 	return context.WithValue(ctx, callKey{}, c), nil

@@ -448,7 +448,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	eventually(func() bool { return gauge(t, registry, "tandem_rpc_receiving_bytes") > 3*8<<10 })
 	refused := connect(t, address, rpctest.Config{})
 	<-refused.Done()
-	if !strings.Contains(refused.Goodbye(), "too many connections") {
+	if !strings.Contains(refused.Goodbye(), "too many connections: router allows no more") {
 		t.Errorf("the server says %q", refused.Goodbye())
 	}
 	for _, peer := range []*rpctest.Peer{first, second, third} {

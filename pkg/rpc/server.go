@@ -34,12 +34,12 @@ const (
 	// known, with RESOURCE_EXHAUSTED: grpc-go has no place to say anything else before
 	// it has a whole message, and a margin is memory that anybody may fill.
 	OversizeMargin = 1 << 20
-	// DefaultUnaryTimeout is the deadline that clients and servers give unary calls
-	// that have none.
-	DefaultUnaryTimeout = time.Minute
 )
 
 const (
+	// unaryTimeout is the deadline that clients and servers give unary calls that have
+	// none.
+	unaryTimeout = time.Minute
 	// KeepAlive is how long a connection is silent, also without calls, before either
 	// side probes it. grpc-go allows clients no less.
 	KeepAlive = 10 * time.Second
@@ -100,7 +100,7 @@ type ServerConfig struct {
 	// BufferBytes is the size of a connection's read buffer and of its write
 	// buffer; the latter is given back when a connection has nothing to send.
 	// 0: 32 KiB, right for small messages to many clients; for bulk data between
-	// few machines 256 KiB to 1 MiB. With Limits the read buffer is 4 KiB in any case.
+	// few machines 256 KiB to 1 MiB. With Limits the read buffer is 1 KiB in any case.
 	BufferBytes int
 	// UnbufferedReads leaves the read buffer out: right for the connections of a
 	// listener that read ahead by themselves.
@@ -179,7 +179,7 @@ func NewServer(cfg ServerConfig) *Server {
 		limits := newLimiter(cfg.Limits, newLimitMetrics(cfg.Registerer, cfg.Name))
 		showLimits(cfg.Registerer, cfg.Name, limits)
 		if cfg.Credentials != nil { // the limiter knows a connection from the end of its handshake on
-			s.limit = NewConnectionLimit(2*limits.limits.Connections, cmp.Or(cfg.Limits.ConnectionsBy, cfg.Name), cfg.Logger)
+			s.limit = NewConnectionLimit(2*limits.limits.Connections, cfg.Limits.ConnectionsBy, cfg.Logger)
 			s.limit.count = limits.metrics.refused.Inc
 		}
 		transport = meteredCredentials{TransportCredentials: transport, limiter: limits}
@@ -203,6 +203,7 @@ func NewServer(cfg ServerConfig) *Server {
 
 func (cfg ServerConfig) withDefaults() ServerConfig {
 	cfg.Name = cmp.Or(cfg.Name, "server")
+	cfg.Limits.ConnectionsBy = cmp.Or(cfg.Limits.ConnectionsBy, cfg.Name)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.MaxReceiveBytes <= 0 {
 		cfg.MaxReceiveBytes = DefaultMaxReceiveBytes
