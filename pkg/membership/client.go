@@ -23,16 +23,17 @@ const (
 	policyKey     = "/tandem/v1/policy"
 )
 
-// Defaults of Config.
+// DefaultLeaseTTL is how long a record outlives its worker.
+const DefaultLeaseTTL = 10 * time.Second
+
+// Other defaults of Config.
 const (
-	// DefaultLeaseTTL is how long a record outlives its worker.
-	DefaultLeaseTTL = 10 * time.Second
-	// DefaultRequestTimeout bounds each request to etcd.
-	DefaultRequestTimeout = 2 * time.Second
+	// defaultRequestTimeout bounds each request to etcd.
+	defaultRequestTimeout = 2 * time.Second
 	// defaultProbeInterval is how often a watch asks whether etcd answers.
 	defaultProbeInterval = 2 * time.Second
-	// DefaultRetryWait is the wait after a request failed.
-	DefaultRetryWait = 500 * time.Millisecond
+	// defaultRetryWait is the wait after a request failed.
+	defaultRetryWait = 500 * time.Millisecond
 )
 
 // Config says how to reach etcd.
@@ -47,11 +48,11 @@ type Config struct {
 	// LeaseTTL is how long a record outlives its worker, rounded up to seconds.
 	// 0: DefaultLeaseTTL.
 	LeaseTTL time.Duration
-	// RequestTimeout bounds each request. 0: DefaultRequestTimeout.
+	// RequestTimeout bounds each request. 0: 2 s.
 	RequestTimeout time.Duration
 	// ProbeInterval is how often a watch asks whether etcd answers. 0: 2 s.
 	ProbeInterval time.Duration
-	// RetryWait is the wait after a request failed. 0: DefaultRetryWait.
+	// RetryWait is the wait after a request failed. 0: 500 ms.
 	RetryWait time.Duration
 }
 
@@ -78,9 +79,9 @@ func (cfg Config) validateEndpoints() error {
 
 func (cfg Config) withDefaults() Config {
 	cfg.LeaseTTL = cmp.Or(cfg.LeaseTTL, DefaultLeaseTTL)
-	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, DefaultRequestTimeout)
+	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, defaultRequestTimeout)
 	cfg.ProbeInterval = cmp.Or(cfg.ProbeInterval, defaultProbeInterval)
-	cfg.RetryWait = cmp.Or(cfg.RetryWait, DefaultRetryWait)
+	cfg.RetryWait = cmp.Or(cfg.RetryWait, defaultRetryWait)
 	return cfg
 }
 

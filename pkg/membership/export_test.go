@@ -1,5 +1,11 @@
 package membership
 
+// Defaults that tests wait for.
+const (
+	RequestTimeout = defaultRequestTimeout
+	RetryWait      = defaultRetryWait
+)
+
 // What tests look at from outside.
 var (
 	// ReadRecord is what a watch makes of a key.

@@ -74,7 +74,7 @@ func NewEpoch() uint64 {
 }
 
 // NewID makes a worker id out of its role and host, such as
-// "decode-host7-3f9a". Ids are unique among all workers.
+// "decode-host7-3f9a01c2". Ids are unique among all workers.
 func NewID(role string) string {
 	host, err := os.Hostname()
 	if err != nil || host == "" {

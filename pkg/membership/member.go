@@ -42,10 +42,8 @@ type Announcement interface {
 type State int
 
 const (
-	// Joining has no record yet.
-	Joining State = iota
 	// Serving takes requests, and its record says so.
-	Serving
+	Serving State = iota
 	// Draining takes nothing new and finishes what it has; its record says so.
 	Draining
 	// Stopped has nothing left, nor a record.
@@ -91,16 +89,6 @@ var ErrEnds = errors.New("this worker is shutting down and takes no more request
 // NewMember returns the place of a worker that serves and has not joined.
 func NewMember(cfg MemberConfig) *Member {
 	return &Member{cfg: cfg, departing: make(chan struct{}, 1), drains: make(chan struct{})}
-}
-
-// State is where the worker is in its life.
-func (m *Member) State() State {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if state := m.leaving.State(); state != Serving || m.announcement != nil {
-		return state
-	}
-	return Joining
 }
 
 // record is what the worker says of itself. mu is held.

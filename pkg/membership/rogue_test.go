@@ -77,7 +77,7 @@ func TestRegistrationOutlivesARogue(t *testing.T) {
 			}
 			r.store.Up()
 			time.Sleep(rogueTTL) // what lives of the rogue runs out
-			time.Sleep(membership.DefaultLeaseTTL/2 + membership.DefaultRequestTimeout + 2*membership.DefaultRetryWait)
+			time.Sleep(membership.DefaultLeaseTTL/2 + membership.RequestTimeout + 2*membership.RetryWait)
 			synctest.Wait()
 			entry := r.store.Entry(keyA)
 			var there controlv1.WorkerRecord
