@@ -3,6 +3,7 @@
 package boundedfile
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -38,6 +39,16 @@ func ReadFrom(from io.Reader, most int64) ([]byte, error) {
 		return nil, &TooLongError{most}
 	}
 	return data, err
+}
+
+// mostSecretBytes bounds a file with a secret, such as a password.
+const mostSecretBytes = 64 << 10
+
+// ReadSecret reads a file of at most 64 KiB with a secret alone, without the space around it. Its
+// errors are those of Read.
+func ReadSecret(path string) (string, error) {
+	data, err := Read(path, mostSecretBytes)
+	return string(bytes.TrimSpace(data)), err
 }
 
 // Absent reports whether there is no such file. A link to nowhere is there: what it stands for is missing.

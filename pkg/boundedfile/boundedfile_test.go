@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -36,6 +37,30 @@ func TestRead(t *testing.T) {
 		if _, is := errors.AsType[*fs.PathError](err); err != nil && !is {
 			t.Errorf("%v is no error of a path", err)
 		}
+	}
+}
+
+func TestReadSecret(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "password")
+	for _, c := range []struct {
+		file, want string
+		tooLong    bool
+	}{
+		{" open sesame\r\n", "open sesame", false},
+		{"\n", "", false},
+		{strings.Repeat("s", 64<<10), strings.Repeat("s", 64<<10), false},
+		{strings.Repeat("s", 64<<10) + "\n", "", true},
+	} {
+		if err := os.WriteFile(path, []byte(c.file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := boundedfile.ReadSecret(path)
+		if _, tooLong := errors.AsType[*boundedfile.TooLongError](err); got != c.want || tooLong != c.tooLong || err != nil && !tooLong {
+			t.Errorf("%d bytes: got %d, %v", len(c.file), len(got), err)
+		}
+	}
+	if _, err := boundedfile.ReadSecret(path + "s"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without the file: %v", err)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/tandem-serving/tandem/pkg/boundedfile"
 	"github.com/tandem-serving/tandem/pkg/identity"
 )
 
@@ -54,11 +54,10 @@ func newEtcd(cfg Config, log *slog.Logger) (*etcd, error) {
 	}
 	var password string
 	if cfg.PasswordFile != "" {
-		read, err := os.ReadFile(cfg.PasswordFile)
-		if err != nil {
+		var err error
+		if password, err = boundedfile.ReadSecret(cfg.PasswordFile); err != nil {
 			return nil, fmt.Errorf("--etcd-password-file: %w", err)
 		}
-		password = strings.TrimSpace(string(read))
 	}
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints:            cfg.Endpoints,

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/tandem-serving/tandem/pkg/boundedfile"
 	"github.com/tandem-serving/tandem/pkg/identity"
 )
 
@@ -49,11 +49,11 @@ func (cfg Config) security(log *slog.Logger) (options []nats.Option, err error) 
 }
 
 func (cfg Config) password() (string, error) {
-	read, err := os.ReadFile(cfg.PasswordFile)
+	password, err := boundedfile.ReadSecret(cfg.PasswordFile)
 	if err != nil {
 		return "", fmt.Errorf("--nats-password-file: %w", err)
 	}
-	return strings.TrimSpace(string(read)), nil
+	return password, nil
 }
 
 func (cfg Config) validateSecurity() error {

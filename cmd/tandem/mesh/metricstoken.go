@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
-	"strings"
 
 	"github.com/tandem-serving/tandem/pkg/auth"
+	"github.com/tandem-serving/tandem/pkg/boundedfile"
 )
 
 // leastMetricsToken is the length of the shortest token for --metrics, bytes.
@@ -17,11 +16,10 @@ const leastMetricsToken = 16
 
 // readMetricsToken reads what scrapers have to show.
 func readMetricsToken(file string) (string, error) {
-	text, err := os.ReadFile(file)
+	token, err := boundedfile.ReadSecret(file)
 	if err != nil {
 		return "", err
 	}
-	token := strings.TrimSpace(string(text))
 	if len(token) < leastMetricsToken {
 		return "", fmt.Errorf("%s has fewer than %d characters: draw a token at random", file, leastMetricsToken)
 	}
