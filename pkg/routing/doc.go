@@ -18,7 +18,8 @@
 //	                   waking, shares (of tenants), classes
 //	requests           requests (those that run), arrivals, retries, silence, refuse, unserved
 //	workers            view (what etcd lists), handshake, worker, facts, groups, departed, redial
-//	their load         load (what this router sent), reports (what they say)
+//	their load         load (what this router sent), shared_blocks (of its requests), reports (what
+//	                   they say)
 //	what is wrong      suspicion (workers), paths (pairs that do not reach each other)
 //	other routers      peerload (what is told), peerload_table (what was heard), peer_models
 //	versions of models version, version_served, version_pins, version_foreign

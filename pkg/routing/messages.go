@@ -362,7 +362,7 @@ func (Refuse) action()         {}
 // Refusal says why a request is not served.
 type Refusal struct {
 	Code       codes.Code
-	Reason     string        // one of api's Reason constants
+	Reason     string        // one of api's Reason constants; of a hedged attempt, HedgeBudget or HedgeNoCapacity
 	Field      string        // of the request that is to blame, if one is
 	Message    string        // for people: says what to do
 	RetryAfter time.Duration // when another attempt may go well; 0: never as it is

@@ -13,8 +13,8 @@
 // its own; when it takes another layout the cache is cleared away first.
 //
 // Goroutines: of a Service, those of its cache's Receiver and Sender, one that
-// runs the Receiver, one that reports and one that waits for a drain; all end with
-// Run.
+// runs the Receiver, one that reports, and two that wait for a drain, to end sessions
+// and to leave the membership; all end with Run.
 //
 // Locks: Service.mu guards the cache's store and everything beside it; under it
 // only Signals are called, which do not block. The Member's lock is taken before it.
