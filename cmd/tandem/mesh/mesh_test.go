@@ -1,6 +1,7 @@
 package mesh_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -136,6 +137,36 @@ func TestModelThatIsNotThere(t *testing.T) {
 	err := mesh.Run(t.Context(), o, quiet, prometheus.NewRegistry(), neverLoads(t), nil)
 	if err == nil || !strings.Contains(err.Error(), "--model") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// A model that is not there is said before etcd is waited for.
+func TestModelIsLookedForBeforeEtcdIs(t *testing.T) {
+	bare := t.TempDir() // all but a tokenizer
+	for _, name := range []string{"config.json", "model.safetensors"} {
+		from, err := filepath.Abs(filepath.Join("..", "..", "..", "models", "fable", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(from, filepath.Join(bare, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ target, model, want string }{
+		{"prefill", "/nope", "--model names /nope, which holds no model: "},
+		{"decode", "/nope", "--model names /nope, which holds no model: "},
+		{"decode", filepath.Dir(bare), "config.json: "},
+		{"router", "/nope", "--model names /nope, which holds no model: "},
+		{"router", bare, "there is no tokenizer: "},
+	} {
+		part := mesh.ServeOptions{Options: upOptions(t).Options, Target: c.target, Listen: "127.0.0.1:0"}
+		part.Model, part.StartTimeout = c.model, 0 // one that waits for etcd fails by the test's own timeout
+		part.Membership.Endpoints, part.Signals.URLs = []string{"http://127.0.0.1:1"}, []string{"nats://127.0.0.1:1"}
+		var log bytes.Buffer
+		err := mesh.Serve(t.Context(), part, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry(), neverLoads(t), nil)
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(log.String(), "etcd") {
+			t.Errorf("%s of %s: %v, want %q; log: %s", c.target, c.model, err, c.want, log.String())
+		}
 	}
 }
 

@@ -47,8 +47,39 @@ type served struct {
 	chatError error
 }
 
-// newModel loads what the parts need, once for the process: a router the tokenizer and
-// the model's description, workers the weights, block stores nothing.
+// newModelFiles reads what is quick to read of a model, for the parts that need it: its
+// configuration, the headers of its weights and a router's tokenizer. A model that is not there
+// should not be found after a long wait for etcd.
+func (p *process) newModelFiles(context.Context) (_ []lifecycle.Service, err error) {
+	router := len(p.of(controlv1.Role_ROLE_ROUTER)) > 0
+	if p.computing() == 0 && !router {
+		return nil, nil
+	}
+	o := &p.options
+	if p.model.dir, err = modeldir.Find(o.Model); err != nil {
+		return nil, err
+	}
+	spec, err := model.LoadSpec(p.model.dir, p.named())
+	if err != nil {
+		return nil, err
+	}
+	if o.ContextTokens > spec.ContextTokens { // nobody gets more context by it
+		return nil, fmt.Errorf("--context-tokens: %d is more than the %d that %s has: pass less, or leave it out", o.ContextTokens, spec.ContextTokens, spec.Name)
+	}
+	p.model.spec = spec
+	if router {
+		p.model.tokenizer, err = tokenizer.Open(p.model.dir)
+	}
+	return nil, err
+}
+
+// named is how the model is read.
+func (p *process) named() model.Options {
+	return model.Options{Name: p.options.ModelName, ContextTokens: p.options.ContextTokens, Progress: p.progress}
+}
+
+// newModel loads what the parts need beyond modelfiles, once for the process: a router the chat
+// template, workers the weights, block stores nothing.
 func (p *process) newModel(ctx context.Context) ([]lifecycle.Service, error) {
 	workers := p.computing()
 	router := len(p.of(controlv1.Role_ROLE_ROUTER)) > 0
@@ -90,24 +121,9 @@ func (m *served) newGrammars() (*grammar.Cache, error) {
 // loadModel loads the model for a router, or none, and workers, for unload to free. What
 // is quick to check is checked before the weights are read.
 func (p *process) loadModel(ctx context.Context, router bool, workers int) (err error) {
-	o := &p.options
-	if p.model.dir, err = modeldir.Find(o.Model); err != nil {
-		return err
-	}
-	named := model.Options{Name: o.ModelName, ContextTokens: o.ContextTokens, Progress: p.progress}
-	spec, err := model.LoadSpec(p.model.dir, named)
-	if err != nil {
-		return err
-	}
-	if o.ContextTokens > spec.ContextTokens { // nobody gets more context by it
-		return fmt.Errorf("--context-tokens: %d is more than the %d that %s has: pass less, or leave it out", o.ContextTokens, spec.ContextTokens, spec.Name)
-	}
-	p.model.spec = spec
+	o, spec := &p.options, p.model.spec
 	p.model.grammars = sync.OnceValues(p.model.newGrammars)
 	if router {
-		if p.model.tokenizer, err = tokenizer.Open(p.model.dir); err != nil {
-			return err
-		}
 		if err := p.openChat(ctx); err != nil {
 			return err
 		}
@@ -138,7 +154,7 @@ func (p *process) loadModel(ctx context.Context, router bool, workers int) (err 
 		p.logger.Warn("not every worker may have memory for a full context", slog.String("why", warning))
 	}
 	chosen.Simulated.NewTimer = func() simulated.Timer { return paced{finetimer.New()} }
-	if p.engines, err = engines.Load(ctx, chosen, p.model.dir, named, p.logger); err != nil {
+	if p.engines, err = engines.Load(ctx, chosen, p.model.dir, p.named(), p.logger); err != nil {
 		return err
 	}
 	p.model.spec = p.engines.Spec()

@@ -115,7 +115,8 @@ type part struct {
 // modules are what a process is made of: what makes each, and what it needs before. They
 // stop in reverse order. ready is as of readiness.
 func (p *process) modules(ready func(unserved string)) map[string]lifecycle.Module {
-	// Membership comes first: that etcd is away should not be found after a long load.
+	// Membership comes before the model: that etcd is away should not be found after a long load.
+	// The model's files come before both.
 	shared := []string{"membership", "model", "http", "recording"}
 	return map[string]lifecycle.Module{
 		"certs":      {New: p.newCerts},
@@ -124,8 +125,9 @@ func (p *process) modules(ready func(unserved string)) map[string]lifecycle.Modu
 		"etcd":       {New: p.newEtcd, Needs: []string{"certs"}},
 		"nats":       {New: p.newNATS, Needs: []string{"certs"}},
 		"recording":  {New: p.newRecording},
-		"membership": {New: p.newMembership, Needs: []string{"tracing", "etcd", "nats"}},
-		"model":      {New: p.newModel, Needs: []string{"tracing"}},
+		"modelfiles": {New: p.newModelFiles, Needs: []string{"tracing"}},
+		"membership": {New: p.newMembership, Needs: []string{"modelfiles", "etcd", "nats"}},
+		"model":      {New: p.newModel, Needs: []string{"modelfiles"}},
 		// Before the parts, so that it is stopped after them and tells of the drain.
 		"http":       {New: p.newHTTP, Needs: []string{"listeners", "model"}},
 		"prefill":    {New: p.newWorkers(controlv1.Role_ROLE_PREFILL), Needs: shared},

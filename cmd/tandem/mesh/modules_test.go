@@ -11,11 +11,11 @@ import (
 // router after the workers, since it leaves before them, and readiness last of all.
 func TestModulesOfTargets(t *testing.T) {
 	for target, want := range map[string]string{
-		"prefill":    "certs listeners tracing etcd nats membership model http recording prefill readiness",
-		"decode":     "certs listeners tracing etcd nats membership model http recording decode readiness",
-		"kvtransfer": "certs listeners tracing etcd nats membership model http recording kvtransfer readiness",
-		"router":     "certs listeners tracing etcd nats membership model http recording router readiness",
-		"up":         "certs listeners tracing model etcd nats membership http recording prefill decode kvtransfer autoscaler router up readiness",
+		"prefill":    "certs listeners tracing modelfiles etcd nats membership model http recording prefill readiness",
+		"decode":     "certs listeners tracing modelfiles etcd nats membership model http recording decode readiness",
+		"kvtransfer": "certs listeners tracing modelfiles etcd nats membership model http recording kvtransfer readiness",
+		"router":     "certs listeners tracing modelfiles etcd nats membership model http recording router readiness",
+		"up":         "certs listeners tracing modelfiles model etcd nats membership http recording prefill decode kvtransfer autoscaler router up readiness",
 	} {
 		order, err := mesh.ModuleOrder(target)
 		if got := strings.Join(order, " "); err != nil || got != want {
