@@ -460,6 +460,44 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
+// A connection without a call may not keep the server busy with other frames; one with a call may send as many.
+func TestFloodsWithoutACall(t *testing.T) {
+	_, address, registry := limited(t, &inference{}, rpc.Limits{ReceiveBytes: 64 << 20})
+	flood := connect(t, address, rpctest.Config{})
+	if _, err := flood.Open("/grpc.health.v1.Health/Watch"); err != nil { // which is no call here
+		t.Fatal(err)
+	}
+	for flood.Settings(1000) == nil {
+		select {
+		case <-flood.Done():
+		default:
+			continue
+		}
+		break
+	}
+	<-flood.Done()
+	few, busy := connect(t, address, rpctest.Config{}), connect(t, address, rpctest.Config{})
+	if _, err := busy.Open(generateMethod); err != nil {
+		t.Fatal(err)
+	}
+	eventually(func() bool { return gauge(t, registry, "tandem_rpc_receiving_bytes") > 8<<10 })
+	for peer, n := range map[*rpctest.Peer]int{few: 500, busy: 5000} {
+		if err := peer.Settings(n); err != nil {
+			t.Fatal(err)
+		}
+		stream, err := peer.Open(generateMethod) // behind all of them
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := peer.Send(t.Context(), stream, rpctest.Prefix(0), 1, true); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := peer.Await(t.Context(), stream); err != nil {
+			t.Errorf("after %d frames: %v", n, err)
+		}
+	}
+}
+
 // A browser or curl that is pointed at the gRPC port is told where to go.
 func TestHTTP1GetsWords(t *testing.T) {
 	_, address, registry := limited(t, &inference{}, rpc.Limits{ReceiveBytes: messageMost, SendBytes: messageMost, Connections: 4})

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"bufio"
+	"errors"
 	"net"
 	"sync"
 	"time"
@@ -32,6 +33,8 @@ type meteredConn struct {
 	receiving  int64                   // bytes of calls that were not ended
 	endedBytes int64                   // of those that were
 	sending    int64
+	control    int       // frames without a call, less those that time has forgiven
+	controlAt  time.Time // when control was right
 }
 
 const (
@@ -40,7 +43,15 @@ const (
 	readBufferBytes = 1 << 10
 	// prefaceBytes is the length of what a client sends before its first frame.
 	prefaceBytes = 24
+
+	// controlFrames is how many frames that belong to no call may come at a time while a connection has none, and
+	// controlFramesPerSecond how many for long. Clients send a few to begin with, and pings.
+	controlFrames          = 1000
+	controlFramesPerSecond = 50
 )
+
+// errFlood ends a connection that sends frames and has no call.
+var errFlood = errors.New("too many frames without a call")
 
 // newMeteredConn meters a connection; plain: what is written is what is sent, so that it may be
 // written to the operating system directly.
@@ -51,14 +62,14 @@ func newMeteredConn(conn net.Conn, plain bool, l *limiter) *meteredConn {
 	}
 	return &meteredConn{
 		Conn: conn, limiter: l, try: try, buffered: bufio.NewReaderSize(conn, readBufferBytes), in: frames{skip: prefaceBytes},
-		calls: make(map[uint32]*meteredCall), idleSince: time.Now(),
+		calls: make(map[uint32]*meteredCall), idleSince: time.Now(), controlAt: time.Now(),
 	}
 }
 
 // Read reads what the client sent.
 func (c *meteredConn) Read(p []byte) (int, error) {
 	n, err := c.buffered.Read(p)
-	over := false
+	over, flood := false, false
 	c.in.scan(p[:n], func(f frame) {
 		switch f.kind {
 		case frameHeaders:
@@ -67,12 +78,38 @@ func (c *meteredConn) Read(p []byte) (int, error) {
 			over = c.came(f) || over
 		case frameReset:
 			c.remove(f.stream)
+		default:
+			flood = c.floods() || flood
 		}
 	})
+	if flood {
+		c.limiter.metrics.closedFlood.Inc()
+		_ = c.Close()
+		return 0, errFlood
+	}
 	if over {
 		c.limiter.relieve()
 	}
 	return n, err
+}
+
+// floods notes a frame that belongs to no call, and says whether there were too many while the connection had
+// none.
+func (c *meteredConn) floods() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.busy() {
+		return false
+	}
+	now := time.Now()
+	forgiven := int(now.Sub(c.controlAt).Seconds() * controlFramesPerSecond)
+	if c.control -= forgiven; c.control <= 0 {
+		c.control, c.controlAt = 0, now
+	} else {
+		c.controlAt = c.controlAt.Add(time.Duration(forgiven) * time.Second / controlFramesPerSecond)
+	}
+	c.control++
+	return c.control > controlFrames
 }
 
 // Write writes what the client is to read.
@@ -117,12 +154,17 @@ func (c *meteredConn) Close() error {
 func (c *meteredConn) idle() (since time.Time, idle bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.idleSince, !c.busy()
+}
+
+// busy is the opposite of idle; mu is held.
+func (c *meteredConn) busy() bool {
 	for _, call := range c.calls {
 		if !call.infrastructure {
-			return c.idleSince, false
+			return true
 		}
 	}
-	return c.idleSince, true
+	return false
 }
 
 // add begins the call whose headers were handed out last.

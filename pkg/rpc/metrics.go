@@ -110,8 +110,8 @@ func (m *metrics) streamClient(name string) grpc.StreamClientInterceptor {
 
 // limitMetrics count what Limits do.
 type limitMetrics struct {
-	endedMemory, endedSlow, endedUnread prometheus.Counter
-	closedMemory, closedIdle, refused   prometheus.Counter
+	endedMemory, endedSlow, endedUnread            prometheus.Counter
+	closedMemory, closedIdle, closedFlood, refused prometheus.Counter
 }
 
 func newLimitMetrics(registerer prometheus.Registerer, server string) *limitMetrics {
@@ -121,11 +121,11 @@ func newLimitMetrics(registerer prometheus.Registerer, server string) *limitMetr
 	}, []string{"server", "why"}))
 	closed := metricset.Shared(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tandem_rpc_connections_closed_total",
-		Help: "Connections closed to keep the server's limits, by reason: memory (it held the most unread bytes, or bytes for ended calls), idle (it made place for another), refused (it was new, and all others had calls, or it made place for another while in its handshake).",
+		Help: "Connections closed to keep the server's limits, by reason: memory (it held the most unread bytes, or bytes for ended calls), idle (it made place for another), refused (it was new, and all others had calls, or it made place for another while in its handshake), flood (it sent frames and had no call).",
 	}, []string{"server", "why"}))
 	return &limitMetrics{
 		endedMemory: ended.WithLabelValues(server, "receive_memory"), endedSlow: ended.WithLabelValues(server, "receive_time"), endedUnread: ended.WithLabelValues(server, "not_read"),
-		closedMemory: closed.WithLabelValues(server, "memory"), closedIdle: closed.WithLabelValues(server, "idle"), refused: closed.WithLabelValues(server, "refused"),
+		closedMemory: closed.WithLabelValues(server, "memory"), closedIdle: closed.WithLabelValues(server, "idle"), closedFlood: closed.WithLabelValues(server, "flood"), refused: closed.WithLabelValues(server, "refused"),
 	}
 }
 

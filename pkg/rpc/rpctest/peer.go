@@ -175,6 +175,19 @@ func (p *Peer) Open(fullMethod string, header ...string) (uint32, error) {
 // Prefix begins a message of so many bytes.
 func Prefix(bytes int) []byte { return binary.BigEndian.AppendUint32([]byte{0}, uint32(bytes)) }
 
+// Settings sends so many frames of settings, or until the connection is closed.
+func (p *Peer) Settings(n int) error {
+	for range n {
+		p.mu.Lock()
+		err := p.framer.WriteSettings(http2.Setting{ID: http2.SettingMaxFrameSize, Val: 1 << 14})
+		p.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Send sends bytes of a call's messages, as the server's windows allow, in frames of
 // at most frameBytes, and with the last of them the end if it is to.
 func (p *Peer) Send(ctx context.Context, stream uint32, data []byte, frameBytes int, end bool) error {
