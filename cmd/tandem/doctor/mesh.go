@@ -144,14 +144,21 @@ func connectionsOf(views []*controlv1.WorkerView) Check {
 }
 
 func reportsOf(views []*controlv1.WorkerView) Check {
-	late := those(views, func(v *controlv1.WorkerView) bool {
-		return v.GetConnected() && (v.GetLoad() == nil || v.GetLoadAge().AsDuration() > reportsLate)
-	})
+	var late []string
+	for _, v := range views {
+		switch id, age := v.GetRecord().GetId(), v.GetLoadAge().AsDuration(); {
+		case !v.GetConnected():
+		case v.GetLoad() == nil:
+			late = append(late, id+" (none yet)")
+		case age > reportsLate:
+			late = append(late, fmt.Sprintf("%s (none for %v)", id, age.Round(100*time.Millisecond)))
+		}
+	}
 	if len(late) == 0 {
 		return Check{Name: "load reports", Status: OK, Detail: "all workers report their load"}
 	}
 	return Check{
-		Name: "load reports", Status: Warning, Detail: fmt.Sprintf("none for %v from %s", reportsLate, listed(late)),
+		Name: "load reports", Status: Warning, Detail: "late from " + listed(late),
 		Advice: "check that NATS runs and that the router and these workers reach it, if they did not just start",
 	}
 }

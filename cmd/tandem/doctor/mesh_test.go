@@ -78,8 +78,8 @@ func TestMesh(t *testing.T) {
 			{"connections", "failed", "d2 (d2: refused)"},
 		}},
 		{"not in etcd", list(worker("p", prefill), worker("d", decode, func(w v) { w.Registered = false })), [][3]string{{"connections", "warning", "d run but are not in etcd"}}},
-		{"old reports", list(worker("p", prefill, func(w v) { w.LoadAge = durationpb.New(time.Minute) }), worker("d", decode, func(w v) { w.Load = nil })), [][3]string{
-			{"load reports", "warning", "p, d: check that NATS"},
+		{"old reports", list(worker("p", prefill, func(w v) { w.LoadAge = durationpb.New(17830 * time.Millisecond) }), worker("d", decode, func(w v) { w.Load = nil })), [][3]string{
+			{"load reports", "warning", "late from p (none for 17.8s), d (none yet): check that NATS"},
 		}},
 		{"avoided", list(worker("p", prefill), worker("d1", decode), worker("d2", decode, func(w v) { w.Excluded = "silent" })), [][3]string{{"trust", "warning", "d2 (silent)"}}},
 		{"layouts of one pool", list(worker("p", prefill), worker("d1", decode), worker("d2", decode, func(w v) { w.Record.LayoutDigest = 2 })), [][3]string{

@@ -47,8 +47,8 @@ func newDoctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check a mesh and this machine, and say what to do about what is wrong",
-		Long: `Prints a line for each check: ok, warning or failed, what was found, and what to do. It
-changes nothing. The exit status is 1 if a check failed.
+		Long: `Prints a line for each check: ok, warning, failed or skipped, what was found, and what to
+do. It changes nothing. The exit status is 1 if a check failed.
 
 The router is asked at --addr and --control. If neither is given, and no router answers
 at their defaults, only this machine is checked. etcd and NATS are asked if --etcd and
@@ -152,12 +152,23 @@ func (d *examination) run(ctx context.Context, timeout time.Duration) ([]doctor.
 	if len(d.membership.Endpoints) > 0 {
 		d.membership.TLS = d.shown(d.membership.TLS)
 		questions = append(questions, doctor.Etcd(d.membership))
+	} else {
+		questions = append(questions, notAsked("etcd", "etcd"))
 	}
 	if len(d.signals.URLs) > 0 {
 		d.signals.TLS, d.signals.Name = d.shown(d.signals.TLS), "tandem doctor"
 		questions = append(questions, doctor.NATS(d.signals))
+	} else {
+		questions = append(questions, notAsked("NATS", "nats"))
 	}
 	return doctor.Run(ctx, timeout, append(questions, machine.Check)...), nil
+}
+
+// notAsked says of a server that its address is not given.
+func notAsked(name, flag string) doctor.Question {
+	return func(context.Context) []doctor.Check {
+		return []doctor.Check{{Name: name, Status: doctor.Skipped, Detail: "not asked", Advice: "pass --" + flag + " with its address to check it too"}}
+	}
 }
 
 // shown are the files for the TLS of etcd or NATS: its own, or else those of the command.

@@ -63,6 +63,7 @@ func TestDoctor(t *testing.T) {
 	for _, want := range []string{
 		"ok       router        " + addr + " answers that it could serve a request now\n", "ok       models        served: fake\n",
 		"ok       workers       serving: prefill 1, decode 1, block stores 0\n", "ok       versions      prefill 1, decode 1: all run v1\n",
+		"skipped  etcd          not asked: pass --etcd with its address to check it too\n", "skipped  NATS          not asked: pass --nats with its address to check it too\n",
 	} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("it lacks %q:\n%s", want, got.stdout)
@@ -70,7 +71,7 @@ func TestDoctor(t *testing.T) {
 	}
 	got = run(t.Context(), "", nil, "doctor", "--json", "--addr", addr, "--control", addr, folder)
 	for name, c := range examined(t, got) {
-		if !slices.Contains(machineChecks, name) && name != "memory" && name != "huge pages" && c.Status != doctor.OK {
+		if !slices.Contains(machineChecks, name) && name != "memory" && name != "huge pages" && name != "etcd" && name != "NATS" && c.Status != doctor.OK {
 			t.Errorf("%+v", c)
 		}
 	}
