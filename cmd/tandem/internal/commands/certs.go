@@ -1,9 +1,11 @@
 package commands
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/identity"
 	"github.com/tandem-serving/tandem/pkg/identity/authority"
+	"github.com/tandem-serving/tandem/pkg/spelling"
 )
 
 // certsJSON is what `certs --json` prints.
@@ -122,17 +125,30 @@ func certificateRequest(arg string) (name string, _ authority.Request, _ error) 
 	if !identity.ValidName(name) || name == authority.CAFile || name == authority.CAKeyFile {
 		return "", authority.Request{}, fmt.Errorf("%q: %q is not a name for a certificate", arg, name)
 	}
+	if nearest, near := spelling.Nearest(name, roleNames()); near && !isRole {
+		return "", authority.Request{}, fmt.Errorf("%q is no role: did you mean %s, or %[2]s/NAME for one part? For a server on a host of this name give another word, and the host by --host %[1]s", name, nearest)
+	}
 	if !isRole {
 		return name, authority.Request{CommonName: name, ServerOnly: name == "nats"}, nil
 	}
 	return name, authority.Request{Identity: identity.Identity{Role: identity.Role(role), Name: name}}, nil
 }
 
+func roleNames() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, role := range identity.Roles() {
+			if !yield(string(role)) {
+				return
+			}
+		}
+	}
+}
+
 func printCerts(w io.Writer, r certsJSON) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "authority\t%s\t\n", r.CA)
 	for _, c := range r.Certificates {
-		fmt.Fprintf(t, "%s\t%s\t%s\n", c.Name, c.Cert, c.Identity)
+		fmt.Fprintf(t, "%s\t%s\t%s\n", c.Name, c.Cert, cmp.Or(c.Identity, "a server's: no part of the mesh"))
 	}
 	return t.Flush()
 }

@@ -62,6 +62,27 @@ func TestCerts(t *testing.T) {
 	}
 }
 
+// A name that is none of a role is a server's, unless it is spelled like a role's.
+func TestCertsOfServers(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct {
+		args   []string
+		status int
+		want   string
+	}{
+		{[]string{"init"}, 0, "a server's: no part of the mesh"},
+		{[]string{"gateway", "--host", "rooter"}, 0, "a server's: no part of the mesh"},
+		{[]string{"rooter"}, 2, `"rooter" is no role: did you mean router, or router/NAME for one part?`},
+		{[]string{"prefill-7"}, 2, `did you mean prefill, or prefill/NAME for one part?`},
+		{[]string{"decode/rooter"}, 0, "spiffe://tandem/decode/rooter"},
+	} {
+		got := run(t.Context(), "", nil, append([]string{"certs", "--dir", dir}, c.args...)...)
+		if got.status != c.status || !strings.Contains(got.stdout+got.stderr, c.want) {
+			t.Errorf("%v: %+v, want %d and %q", c.args, got, c.status, c.want)
+		}
+	}
+}
+
 // TestUpTLSSaysHow: what 'up --tls' says to try names the files.
 func TestUpTLSSaysHow(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "certs")
