@@ -95,7 +95,8 @@ func TestConfig(t *testing.T) {
 		{"serve", "target: router\nprefill: 2\n", ":2: unknown key \"prefill\": it is a setting of 'tandem up'\n"},
 		{"serve", "decode: 2\n", ":1: unknown key \"decode\": it is a setting of 'tandem up'\n"},
 		{"up", "target: router\n", ":1: unknown key \"target\": it is a setting of 'tandem serve'\n"},
-		{"up", "router:\n  id: r1\n", ":2: unknown key \"router.id\": did you mean "},
+		{"up", "router:\n  id: r1\n", ":2: unknown key \"router.id\": keys are named as the command's flags"},
+		{"up", "bogus: 1\n", ":1: unknown key \"bogus\": keys are named as the command's flags"},
 		{"serve", "prefil: 2\n", ":1: unknown key \"prefil\": did you mean "},
 	} {
 		write(c.text)

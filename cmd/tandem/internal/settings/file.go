@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -90,8 +91,10 @@ func (p *parser) parse(text []byte) error {
 	switch err := decoder.Decode(&document); {
 	case errors.Is(err, io.EOF):
 		return nil
+	case err != nil && slices.ContainsFunc(strings.Split(string(text), "\n"), beginsWithTab):
+		return fmt.Errorf("%s: not YAML: %s: a line begins with a tab: indent with spaces", p.file, yamlProblem(err))
 	case err != nil:
-		return fmt.Errorf("%s: not YAML: %s", p.file, strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n", " "), "yaml: "))
+		return fmt.Errorf("%s: not YAML: %s", p.file, yamlProblem(err))
 	}
 	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return fmt.Errorf("%s: more than one document: keep one, without a second ---", p.file)
@@ -107,6 +110,15 @@ func (p *parser) parse(text []byte) error {
 		return fmt.Errorf("%s:%d: want keys and values, such as \"listen: 127.0.0.1:7070\"", p.file, top.Line)
 	}
 	return p.mapping(top, "")
+}
+
+func beginsWithTab(line string) bool {
+	return strings.HasPrefix(strings.TrimLeft(line, " "), "\t")
+}
+
+// yamlProblem is what a YAML decoder says, in one line.
+func yamlProblem(err error) string {
+	return strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n", " "), "yaml: ")
 }
 
 // joined is the form in which keys and flags are compared.
@@ -171,8 +183,11 @@ func (p *parser) leaf(path string, key, value *yaml.Node) error {
 }
 
 func (p *parser) unknown(path string, line int) error {
-	form, _ := spelling.Nearest(joined(path), maps.Keys(p.flags))
+	form, near := spelling.Nearest(joined(path), maps.Keys(p.flags))
 	nearest := p.flags[form]
+	if !near {
+		return &UnknownKey{File: p.file, Line: line, Key: path}
+	}
 	// In the form that the user writes: budget.queue beside budget.bogus.
 	if dot := strings.LastIndexByte(path, '.'); dot >= 0 && strings.HasPrefix(joined(nearest), joined(path[:dot+1])) {
 		nearest = path[:dot+1] + nearest[dot+1:]

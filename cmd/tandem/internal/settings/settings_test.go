@@ -107,6 +107,8 @@ func TestApplyRefuses(t *testing.T) {
 		want       []string
 	}{
 		{"unknown key", "workers: 2\nlistne: x\n", nil, []string{":2: ", `unknown key "listne"`, `did you mean "listen"?`}},
+		{"unknown key like no other", "workers: 2\nbogusbogus: x\n", nil, []string{`:2: unknown key "bogusbogus": keys are named as the command's flags`}},
+		{"a tab", "\tworkers: 2\n", nil, []string{": not YAML: ", ": a line begins with a tab: indent with spaces"}},
 		{"unknown nested key of a flag with a hyphen", "drain:\n  grce: 2s\n", nil, []string{":2: ", `did you mean "drain.grace"?`}},
 		{"unknown nested key", "router:\n  max-wating: 2\n", nil, []string{":2: ", `"router.max-wating"`, `did you mean "router.max-waiting"?`}},
 		{"unknown key that the command line would override", "foo: 2\n", nil, []string{`unknown key "foo"`}},

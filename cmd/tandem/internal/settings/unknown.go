@@ -12,13 +12,13 @@ type UnknownKey struct {
 	Line int
 	// Key is the whole key as the file has it, its parts joined by ".".
 	Key string
-	// Nearest is the known key that is spelled most alike; empty: no keys are known.
+	// Nearest is the known key that may have been meant; empty: none is spelled alike.
 	Nearest string
 }
 
 func (u *UnknownKey) Error() string {
 	if u.Nearest == "" {
-		return u.Because("no keys are known here")
+		return u.Because("keys are named as the command's flags, which its --help lists")
 	}
 	return u.Because(fmt.Sprintf("did you mean %q?", u.Nearest))
 }
