@@ -3,6 +3,9 @@ package openai
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -146,9 +149,12 @@ func (f *fields) content(name, role string, kinds map[string]string) string {
 	for i, part := range f.objects(name) {
 		kind := part.text("type")
 		text, known := kinds[kind]
-		if !known {
+		switch {
+		case kind == "":
+			part.wrong(refuse(part.at+"type", codeMissing, "is missing; give one of "+strings.Join(slices.Sorted(maps.Keys(kinds)), ", ")))
+		case !known:
 			part.wrong(unsupported(part.at+"type", fmt.Sprintf("%q is not supported: this model reads text only", clienterr.Shorten(kind))))
-		} else if !part.has(text) {
+		case !part.has(text):
 			part.wrong(refuse(part.at+text, codeMissing, "is missing"))
 		}
 		if i > 0 {

@@ -136,7 +136,7 @@ func tier(f *fields, q *inferencev1.GenerateRequest) (said string) {
 	name := f.text("service_tier")
 	tier, known := tiers[name]
 	if !known {
-		f.wrong(unsupported("service_tier", fmt.Sprintf("%q is not supported: there are auto, default, priority and flex", clienterr.Shorten(name))))
+		f.wrong(unsupported("service_tier", fmt.Sprintf("%q is not supported: there are auto, default, scale, priority, fast and flex", clienterr.Shorten(name))))
 	} else if tier.class != "" {
 		q.Slo = &inferencev1.Slo{Class: tier.class}
 	}

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -81,7 +82,8 @@ func secretOf(header http.Header) (string, error) {
 // resumable reads for how long a stream can be resumed. Its events have ids then, and the router
 // keeps them.
 func (c *parsedRequest) resumable(f *fields, q *inferencev1.GenerateRequest) {
-	text := f.text("resumable_for")
+	var text string
+	f.decode("resumable_for", &text, `a string such as "60s"`)
 	if text == "" || !c.stream {
 		return
 	}
@@ -116,7 +118,7 @@ func (h *Handler) resume(ctx context.Context, s *stream, lastEventID string) err
 			func(event *inferencev1.GenerateEvent) error { return to(0, event) })
 	})
 	if err != nil {
-		return rename(err, func(string) string { return headerLastEventID })
+		return unresumed(err)
 	}
 	if count := s.answers[0].count; s.parsed.tools != nil && from.tokens > uint64(count) {
 		return invalid(headerLastEventID, fmt.Sprintf("%d is past the %d tokens of the answer", from.tokens, count))
@@ -129,4 +131,13 @@ func (h *Handler) resume(ctx context.Context, s *stream, lastEventID string) err
 		return s.exchange.begin(http.StatusNoContent, eventStream)
 	}
 	return nil
+}
+
+// unresumed is why a stream cannot go on, in words of the request that asks for it.
+func unresumed(err error) error {
+	err = rename(err, func(string) string { return headerLastEventID })
+	if f, is := errors.AsType[*Failure](err); is && f.Status == http.StatusNotFound && f.Param == headerLastEventID {
+		f.Message += "; or send the request again without " + headerLastEventID + ", and it begins anew"
+	}
+	return err
 }

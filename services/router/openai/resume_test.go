@@ -112,7 +112,7 @@ func TestResumeRefusals(t *testing.T) {
 		{"no stream", `{` + hi + `}`, "id-1/1", 400, "invalid_value", "goes on with a stream of one answer"},
 		{"several answers", `{` + hi + `,"stream":true,"n":2}`, "id-1/1", 400, "invalid_value", "goes on with a stream of one answer"},
 		{"not reached", streams, "id-1/9", 400, "invalid_value", "Last-Event-ID: is past the tokens so far"},
-		{"unknown", streams, "id-2/1", 404, "request_not_found", "no request has this id and secret"},
+		{"unknown", streams, "id-2/1", 404, "request_not_found", "no request has this id and secret; or send the request again without Last-Event-ID, and it begins anew"},
 	} {
 		f := &fake{words: []string{"a"}}
 		ask(t, f, http.MethodPost, chats, streams)
