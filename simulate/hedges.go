@@ -1,10 +1,6 @@
 package simulate
 
-import (
-	"time"
-
-	"github.com/tandem-serving/tandem/pkg/joining"
-)
+import "github.com/tandem-serving/tandem/pkg/joining"
 
 // Hedges counts hedged attempts of requests whose first token was late, by their outcome.
 type Hedges struct {
@@ -13,23 +9,18 @@ type Hedges struct {
 	Won, Lost, Ended int
 	// Refused: the router began no hedged attempt.
 	Refused int
-	// Wasted is the time that workers spent on prompts of attempts that lost.
-	Wasted time.Duration
 }
 
 // Hedges counts hedged attempts so far.
 func (c *Cluster) Hedges() Hedges { return c.hedges }
 
 func (h *Hedges) released(a joining.Release) {
-	if a.Lost {
-		h.Wasted += a.Computed
-	}
-	switch {
-	case a.Beside && a.Hedge:
-		h.Lost++
-	case a.Beside:
+	switch a.Hedged() {
+	case joining.HedgeWon:
 		h.Won++
-	case a.Lost:
+	case joining.HedgeLost:
+		h.Lost++
+	case joining.HedgeEnded:
 		h.Ended++
 	}
 }

@@ -210,6 +210,29 @@ type (
 	}
 )
 
+// What becomes of hedged attempts.
+const (
+	// HedgeWon: it had its first token first, or outlived the first attempt.
+	HedgeWon = "won"
+	// HedgeLost: it did not.
+	HedgeLost = "lost"
+	// HedgeEnded: the request ended before either had a first token.
+	HedgeEnded = "ended"
+)
+
+// Hedged is what has become of a hedged attempt, if this is the end of one of two attempts; else empty.
+func (r Release) Hedged() string {
+	switch {
+	case r.Beside && r.Hedge:
+		return HedgeLost
+	case r.Beside:
+		return HedgeWon
+	case r.Lost:
+		return HedgeEnded
+	}
+	return ""
+}
+
 // Late reports that the other attempt had its first token before.
 func (r Release) Late() bool { return r.Lost && r.Beside }
 

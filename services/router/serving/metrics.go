@@ -72,7 +72,7 @@ func newMetrics(set *metricset.Set, spending *latencybudget.Spending) *metrics {
 		retries:       set.Counter("tandem_router_retries_total", "Retries that were asked for after a worker failed."),
 		limited:       set.Counters("tandem_router_quota_refused_total", "Requests refused for what their credentials allow, by limit: requests or tokens a minute, concurrency, or the size or priority of one request.", "limit", "requests", "tokens", "concurrency", "size", "priority"),
 		spent:         set.Counter("tandem_router_retries_refused_total", "Retries that were refused, since there had been as many as may be; their requests ended with UNAVAILABLE."),
-		hedges:        set.Counters("tandem_router_hedges_total", "Hedged attempts beside one whose first token was late, by result: won and went on alone, lost, or ended because the request ended before either had a first token.", "result", "won", "lost", "ended"),
+		hedges:        set.Counters("tandem_router_hedges_total", "Hedged attempts beside one whose first token was late, by result: won and went on alone, lost, or ended because the request ended before either had a first token.", "result", joining.HedgeWon, joining.HedgeLost, joining.HedgeEnded),
 		hedgesRefused: set.Counters("tandem_router_hedges_refused_total", "Hedged attempts that were due and not begun, by reason: as many as may be had been, or no other worker would have begun at once.", "reason", routing.HedgeBudget, routing.HedgeNoCapacity),
 		hedgesWasted:  set.Counter("tandem_router_hedges_wasted_seconds_total", "Time that workers computed prompts whose first token another attempt had before."),
 		unreached:     set.Counter("tandem_router_kv_unreached_total", "Attempts in which the prefill worker could not begin a transfer to the decode worker."),
@@ -150,13 +150,8 @@ func (m *metrics) hedged(a joining.Release) {
 	if a.Lost {
 		m.hedgesWasted.Add(a.Computed.Seconds())
 	}
-	switch {
-	case a.Beside && a.Hedge:
-		m.hedges.WithLabelValues("lost").Inc()
-	case a.Beside:
-		m.hedges.WithLabelValues("won").Inc()
-	case a.Lost:
-		m.hedges.WithLabelValues("ended").Inc()
+	if result := a.Hedged(); result != "" {
+		m.hedges.WithLabelValues(result).Inc()
 	}
 }
 
