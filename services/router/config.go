@@ -69,11 +69,11 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 	fs.Var(&c.Serving.KeptMemory, prefix+"kept-memory", "memory for finished requests that can still be resumed; the oldest of the tenant that has most are forgotten first")
 	fs.StringSliceVar(&c.CORSOrigins, prefix+"cors-origins", nil, "web pages that may call the HTTP API from browsers, such as https://app.example.com; *: all; empty: none")
 	fs.Var(&c.ReceiveMemory, prefix+"receive-memory", "memory for requests until they are answered, for gRPC and HTTP each")
-	fs.DurationVar(&c.ReceiveTimeout, prefix+"receive-timeout", 30*time.Second, "maximum time for a request to arrive")
+	fs.DurationVar(&c.ReceiveTimeout, prefix+"receive-timeout", rpc.DefaultReceiveTimeout, "maximum time for a request to arrive")
 	fs.Var(&c.Serving.UnreadMemory, prefix+"unread-memory", "memory for answers that clients have not read yet; the same again inside gRPC's connections, and half of it for vectors that are being computed")
 	fs.Var(&c.Serving.UnreadRequest, prefix+"unread-request", "maximum memory of one request's unread or resumable answer")
-	fs.DurationVar(&c.UnreadTimeout, prefix+"unread-timeout", 30*time.Second, "how long a client may read nothing before its call ends; over HTTP, all of a long answer has this and a second for each 64 KiB")
-	fs.IntVar(&c.MaxConnections, prefix+"max-connections", 2048, "maximum client connections, for gRPC and HTTP each; a new one replaces the longest idle")
+	fs.DurationVar(&c.UnreadTimeout, prefix+"unread-timeout", rpc.DefaultSendTimeout, "how long a client may read nothing before its call ends; over HTTP, all of a long answer has this and a second for each 64 KiB")
+	fs.IntVar(&c.MaxConnections, prefix+"max-connections", rpc.DefaultConnections, "maximum client connections, for gRPC and HTTP each; a new one replaces the longest idle")
 }
 
 // Validate checks ranges; its error names every field that is wrong.

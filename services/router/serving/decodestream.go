@@ -19,7 +19,6 @@ import (
 // log probabilities: those it decodes itself, into the same memory again and again.
 type decodeStream struct {
 	stream grpc.ClientStream
-	codec  decodeCodec
 	event  decodeEvent
 }
 
@@ -36,7 +35,7 @@ func openDecodeStream(ctx context.Context, conn *grpc.ClientConn, request *worke
 	if err := stream.CloseSend(); err != nil {
 		return nil, err
 	}
-	return &decodeStream{stream: stream, codec: codec, event: decodeEvent{keep: keep}}, nil
+	return &decodeStream{stream: stream, event: decodeEvent{keep: keep}}, nil
 }
 
 // receive returns the next event, which is valid until the next call unless it is to be kept.
