@@ -11,6 +11,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/blockstore"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -88,7 +89,7 @@ func (c *Cluster) start(w *Worker) error {
 		ref:     routing.Ref{ID: w.ID, Epoch: c.random.Uint64() | 1},
 		owners:  make(map[uint64]owner),
 		inbound: make(map[receiver.StreamID]*session), sessions: make(map[string]*session),
-		reporting: worker.ReportSchedule{Apart: worker.ReportApart, Every: worker.ReportEvery},
+		reporting: worker.ReportSchedule{Apart: api.ReportSpacing, Every: worker.ReportEvery},
 	}
 	lease, reservations := w.TransferLease, capacity.Blocks
 	if w.Role == controlv1.Role_ROLE_KVTRANSFER {

@@ -13,3 +13,8 @@ const (
 	// step has to spare. After as many there is often enough for one; if not, it is computed all the same.
 	PaceWithoutPrompts = 3
 )
+
+// PromptsPerBase is how many times as long as an empty step the prompts of one make it long enough: then
+// workers (pkg/scheduler) add no other. It would delay those in the step, and save at most a ninth of
+// the time. Where nobody decodes, prompts may take twice as much.
+const PromptsPerBase = 8

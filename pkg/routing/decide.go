@@ -123,7 +123,7 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 		decodes.reason = "those that could take it may hang"
 	}
 	rt.lookAhead(s)
-	holder, aggregatedHolder := rt.toHolder(s, decodes, aggregatedPrefills)
+	holder, aggregatedHolder := rt.moveToHolder(s, decodes, aggregatedPrefills)
 	p, found := rt.place(s, holder, aggregatedHolder)
 	if !found && holder != decodes && p.prefills.fitness > later { // none can send to the holder, and will not soon
 		p, found = rt.place(s, decodes, aggregatedPrefills)

@@ -23,7 +23,7 @@ func (rt *Router) leaves(now time.Time, w *worker) {
 		w.listed = w.record
 		record := proto.CloneOf(w.record) // the view shares it
 		record.State = controlv1.WorkerState_WORKER_STATE_DRAINING
-		w.believe(record)
+		w.setRecord(record)
 	}
 	w.leavesAt = now
 	rt.pinsDue, rt.grouped = now, nil
@@ -32,7 +32,7 @@ func (rt *Router) leaves(now time.Time, w *worker) {
 
 // stays takes back that a worker leaves.
 func (rt *Router) stays(now time.Time, w *worker) {
-	w.believe(w.believed(w.listed))
+	w.setRecord(w.mergeRecord(w.listed))
 	w.listed, w.drained = nil, false
 	rt.pinsDue, rt.grouped = now, nil
 }

@@ -47,8 +47,8 @@ type expectations struct {
 	turn      int // of the workers, by their order: of whom was seen last what is over
 }
 
-// met is where a prompt meets an expectation: they have so many blocks in common, up to end.
-type met struct {
+// expectedMatch is where a prompt meets an expectation: they have so many blocks in common, up to end.
+type expectedMatch struct {
 	*expectation
 	end int
 }
@@ -143,7 +143,7 @@ func (rt *Router) forgetExpected(w *worker) {
 }
 
 // meet finds what is expected of a prompt's blocks, those that begin earlier first.
-func (x *expectations) meet(out []met, now time.Time, hashes []kvcache.Hash) []met {
+func (x *expectations) meet(out []expectedMatch, now time.Time, hashes []kvcache.Hash) []expectedMatch {
 	if len(x.byBlock) == 0 {
 		return out
 	}
@@ -152,7 +152,7 @@ func (x *expectations) meet(out []met, now time.Time, hashes []kvcache.Hash) []m
 			if e.from != i || e.done && !now.Before(e.until) {
 				continue
 			}
-			out = append(out, met{e, commonBlocks(hashes, e.hashes)})
+			out = append(out, expectedMatch{e, commonBlocks(hashes, e.hashes)})
 		}
 	}
 	return out
@@ -162,13 +162,13 @@ func (x *expectations) meet(out []met, now time.Time, hashes []kvcache.Hash) []m
 // before it there have computed by its turn.
 func (rt *Router) expectedTokens(s *search, w *worker, cached int) int {
 	p := rt.prefix(s, w)
-	if p == nil || len(p.met) == 0 {
+	if p == nil || len(p.expected) == 0 {
 		return 0
 	}
 	asks, lacks := s.ownObjective(), bits.Len(uint(s.request.Tokens-cached))
 	begin := cached / w.blockTokens
 	end := begin
-	for _, e := range p.met {
+	for _, e := range p.expected {
 		if e.worker == w && e.from <= end && e.end > end && e.before(asks, lacks) {
 			end = e.end
 		}

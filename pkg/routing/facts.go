@@ -6,6 +6,7 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
@@ -31,8 +32,8 @@ type facts struct {
 	model           string
 }
 
-// believe takes in a worker's record.
-func (w *worker) believe(record *controlv1.WorkerRecord) {
+// setRecord takes in a worker's record.
+func (w *worker) setRecord(record *controlv1.WorkerRecord) {
 	c, l := record.GetCapacity(), record.GetLayout()
 	w.record = record
 	w.facts = facts{
@@ -56,15 +57,12 @@ type reading struct {
 	reads loadSum // what it says
 	// prompts are the tokens of prompts to compute, at n of those of which no more than n bits
 	// express how many are left. inStep is how many of all a step may be computing.
-	prompts [promptLengths]int32
+	prompts [api.PromptLengths]int32
 	inStep  int
 	budget  int // tokens of a prompt in a step in which a sequence decodes; 0: it does not say
 	running int // sequences in the batch, or about to be
 	step    latency.Model
 }
-
-// promptLengths is how many lengths of prompts load reports tell apart.
-const promptLengths = 32
 
 // read takes in a load report; nil is none.
 func (w *worker) read(load *controlv1.LoadReport) {

@@ -51,7 +51,7 @@ func (rt *Router) register(record *controlv1.WorkerRecord) {
 	if w.listed != nil && serves(w.listed) && serves(record) && rt.now.Sub(w.leavesAt) < leavesDoubt {
 		w.listed = record // it may be from before the worker said that it leaves
 	} else {
-		w.believe(w.believed(record))
+		w.setRecord(w.mergeRecord(record))
 		w.listed, w.drained = nil, w.drained && w.draining
 	}
 	rt.grouped = nil
@@ -75,13 +75,13 @@ func (rt *Router) forgetSuccessor(w *worker) {
 	}
 }
 
-// believed is what a worker said of itself when it answered, with the state and the
+// mergeRecord is what a worker said of itself when it answered, with the state and the
 // addresses that etcd lists. A block store's record is etcd's, since what it holds changes.
-func (w *worker) believed(record *controlv1.WorkerRecord) *controlv1.WorkerRecord {
-	if w.said == nil {
+func (w *worker) mergeRecord(record *controlv1.WorkerRecord) *controlv1.WorkerRecord {
+	if w.identifiedRecord == nil {
 		return record
 	}
-	out := proto.CloneOf(w.said)
+	out := proto.CloneOf(w.identifiedRecord)
 	out.State, out.Addresses = record.GetState(), record.GetAddresses()
 	return out
 }
@@ -107,8 +107,8 @@ func (rt *Router) connected(now time.Time, e Connected) {
 	}
 	w.connected, w.connectedAt, w.connection, w.connectError = true, now, e.Connection, ""
 	if e.Record != nil && e.Record.GetRole() != controlv1.Role_ROLE_KVTRANSFER {
-		w.said = e.Record
-		w.believe(w.believed(w.record))
+		w.identifiedRecord = e.Record
+		w.setRecord(w.mergeRecord(w.record))
 	}
 	rt.pinsDue, rt.grouped = now, nil
 	rt.list(now, w)

@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"math"
 	"time"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
 // A request stays at the router while it would wait at its worker for longer than the worker needs
@@ -13,10 +16,10 @@ import (
 // ceilingMs is how long a prompt may wait at a worker: as long as a report may be old, until the
 // next one, and for a step.
 func (s steps) ceilingMs() float64 {
-	return 2*reportSpacingMs + s.otherMs + min(float64(s.stepTokens)*s.tokenMs(), promptsPerBase*s.otherMs)
+	return 2*reportSpacingMs + s.otherMs + min(float64(s.stepTokens)*s.tokenMs(), latency.PromptsPerBase*s.otherMs)
 }
 
-const reportSpacingMs = float64(reportSpacing / time.Millisecond)
+const reportSpacingMs = float64(api.ReportSpacing / time.Millisecond)
 
 // placeCeilingMs is the same for a place in the batch, where sequences last so long: a prompt that
 // is computed elsewhere has to be on its way before the place is free. A wait that is short beside

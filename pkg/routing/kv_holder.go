@@ -2,10 +2,10 @@ package routing
 
 import "slices"
 
-// toHolder leaves of the workers that may take a request only Request.Holder, if that is fit for it
+// moveToHolder leaves of the workers that may take a request only Request.Holder, if that is fit for it
 // and has a place in its batch: nothing of the prompt is computed or sent again there. Else it
 // leaves all, and what the holder has counts as the prefix that it is.
-func (rt *Router) toHolder(s *search, decodes, aggregatedPrefills *candidates) (d, w *candidates) {
+func (rt *Router) moveToHolder(s *search, decodes, aggregatedPrefills *candidates) (d, w *candidates) {
 	holder := s.request.Holder
 	if holder == (Ref{}) {
 		return decodes, aggregatedPrefills

@@ -57,10 +57,10 @@ func (w *worker) blockKey() BlockKey {
 
 // prefix is how many of a request's blocks each worker had cached at one search.
 type prefix struct {
-	hashes []kvcache.Hash
-	cached map[string]int
-	met    []met  // what is expected of them
-	search uint64 // its number
+	hashes   []kvcache.Hash
+	cached   map[string]int
+	expected []expectedMatch // what is expected of them
+	search   uint64          // its number
 }
 
 // prefix is the request's block hashes as w has them, and who holds how many of
@@ -103,7 +103,7 @@ func (rt *Router) prefixOf(s *search, key BlockKey) *prefix {
 				p.cached[h.ID] = len(hashes)
 			}
 		}
-		p.met = rt.expected.meet(p.met[:0], s.now, hashes)
+		p.expected = rt.expected.meet(p.expected[:0], s.now, hashes)
 		p.hashes, p.search = hashes, s.number
 	}
 	return p
@@ -116,5 +116,5 @@ func (rt *Router) cached(s *search, w *worker) int {
 	if p == nil || len(p.cached) == 0 {
 		return 0
 	}
-	return min(rt.believed(s.now, w, p.cached[w.ref.ID])*w.blockTokens, max(s.request.Tokens-1, 0))
+	return min(rt.reportedBlocks(s.now, w, p.cached[w.ref.ID])*w.blockTokens, max(s.request.Tokens-1, 0))
 }

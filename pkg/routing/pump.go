@@ -7,6 +7,8 @@ import (
 	"time"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
 )
 
 // alike are requests that may go to the same workers.
@@ -220,7 +222,7 @@ func (rt *Router) try(now time.Time, e *entry, groups *waits) (gone bool) {
 // without a load report: that another router's request took, or that shares blocks that are cached now.
 func (rt *Router) schedule() {
 	if rt.queue.wantsPlace() {
-		soonest(&rt.queue.due, rt.now.Add(reportSpacing))
+		soonest(&rt.queue.due, rt.now.Add(api.ReportSpacing))
 	}
 	for e := range rt.queue.all() {
 		soonest(&rt.queue.due, e.until)

@@ -6,6 +6,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
 )
 
 // Load reports come over NATS, where whoever reaches the server may speak for any
@@ -18,8 +20,6 @@ import (
 // report the prompt alone had no room, its reports were wrong.
 
 const (
-	// reportSpacing is the least time between two reports of a worker (pkg/worker).
-	reportSpacing = 25 * time.Millisecond
 	// reportSlack is how many reports more than that are believed, since some come late:
 	// those of ten seconds.
 	reportSlack = 400
@@ -59,7 +59,7 @@ type trust struct {
 type verdict int
 
 const (
-	believed verdict = iota
+	accepted verdict = iota
 	ignored
 	contradicts // two senders use the same numbers
 )
@@ -78,7 +78,7 @@ func (t *trust) judge(now time.Time, sequence uint64, report proto.Message, spac
 		return ignored // nobody has sent so many
 	}
 	t.sequence, t.sequenceAt, t.last = sequence, now, report
-	return believed
+	return accepted
 }
 
 // doubt has reports not be believed for a while.
@@ -102,7 +102,7 @@ func (rt *Router) reported(now time.Time, report *controlv1.LoadReport) (more bo
 	if w == nil {
 		return false
 	}
-	switch w.trust.judge(now, origin.GetSequence(), report, reportSpacing) {
+	switch w.trust.judge(now, origin.GetSequence(), report, api.ReportSpacing) {
 	case ignored:
 		return false
 	case contradicts:

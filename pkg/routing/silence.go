@@ -57,7 +57,7 @@ func (rt *Router) silence(now time.Time, r *Request, w *worker, others bool) Sil
 	}
 	patience := time.Duration(max(w.patience, 1))
 	e := w.estimate(now, rt.config.LoadStale)
-	longest := float64(step.BaseMs) + step.PerContextTokenMs*float64(e.context) + step.PromptMs(chunk, r.Tokens)
+	longest := step.BaseMs + step.PerContextTokenMs*float64(e.context) + step.PromptMs(chunk, r.Tokens)
 	tokens := max(durationOf(promptPatience*longest), promptLeast)
 	if p99, known := w.gaps.p99(); known {
 		tokens = max(gapPatience*p99, durationOf(stepPatience*longest), tokensLeast)

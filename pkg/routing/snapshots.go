@@ -51,8 +51,8 @@ func part(of *workerv1.ListBlocksResponse, hashes []uint64) *workerv1.ListBlocks
 	return &workerv1.ListBlocksResponse{Epoch: of.GetEpoch(), Sequence: of.GetSequence(), BlockHashes: hashes}
 }
 
-// believed is how many of the blocks that the index has for a worker are believed to be there.
-func (rt *Router) believed(now time.Time, w *worker, blocks int) int {
+// reportedBlocks is how many of the blocks that the index has for a worker are believed to be there.
+func (rt *Router) reportedBlocks(now time.Time, w *worker, blocks int) int {
 	doubt := rt.unsure(now, w)
 	if doubt <= 0 || blocks == 0 {
 		return blocks

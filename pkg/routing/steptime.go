@@ -81,10 +81,6 @@ func quickestOf(workers []*worker, role controlv1.Role, v Version) latency.Model
 	return step
 }
 
-// promptsPerBase: once the prompts of a step take so many times its base, pkg/scheduler adds no other
-// to it. Where nobody decodes, they may take twice as much.
-const promptsPerBase = 8
-
 // steps is the steps in which a worker computes prompts.
 type steps struct {
 	model      latency.Model
@@ -127,7 +123,7 @@ func (w *worker) stepsWithin(places int, m latency.Model, prompt, decoding, cont
 		s.stepTokens = max(s.chunk, w.maxBatch)
 	}
 	if ms := s.tokenMs(); ms > 0 {
-		enough := promptsPerBase
+		enough := latency.PromptsPerBase
 		if decoding == 0 {
 			enough *= 2
 		}

@@ -87,7 +87,7 @@ func (rt *Router) source(s *search, w *worker, cached int) source {
 	}
 	size := w.blockTokens
 	for _, store := range rt.stores {
-		blocks := rt.believed(s.now, store, p.cached[store.ref.ID])
+		blocks := rt.reportedBlocks(s.now, store, p.cached[store.ref.ID])
 		if store.layoutDigest != digest || !store.answersFetches(s.now) || blocks <= best.blocks {
 			continue
 		}

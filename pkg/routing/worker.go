@@ -6,6 +6,7 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
@@ -47,11 +48,11 @@ type worker struct {
 
 	sampled uint64 // number of the last sample that it was in
 
-	record       *controlv1.WorkerRecord
-	said         *controlv1.WorkerRecord // what it said of itself; nil: it has not answered yet, or is a block store
-	connectError string                  // why it is not connected, for people
-	connection   uint64                  // number of its last connection
-	registered   bool
+	record           *controlv1.WorkerRecord
+	identifiedRecord *controlv1.WorkerRecord // what it said of itself; nil: it has not answered yet, or is a block store
+	connectError     string                  // why it is not connected, for people
+	connection       uint64                  // number of its last connection
+	registered       bool
 	// missing is how long etcd has answered without listing it, not counting the time since
 	// missingSince; zero: etcd lists it, or does not answer.
 	missing      time.Duration
@@ -98,7 +99,7 @@ func (rt *Router) newWorker(record *controlv1.WorkerRecord) *worker {
 		own: make(map[string]*ownLoad), reserveMs: firstReserveMs,
 	}
 	rt.elsewhere.number(w)
-	w.believe(record)
+	w.setRecord(record)
 	return w
 }
 
@@ -106,7 +107,7 @@ func (rt *Router) newWorker(record *controlv1.WorkerRecord) *worker {
 // a time where none of them has to be there for the next, and of many workers hardly any is in a
 // cache. What it returns means nothing.
 func (w *worker) fetch() int {
-	fetched := w.owned + w.unseenTotal.count + w.number + w.hangs + w.reads.count + int(w.prompts[0]+w.prompts[promptLengths/2]) +
+	fetched := w.owned + w.unseenTotal.count + w.number + w.hangs + w.reads.count + int(w.prompts[0]+w.prompts[api.PromptLengths/2]) +
 		w.running + w.usedAt.Nanosecond() + w.blocks + w.maxWaiting + len(w.model) + int(w.first.late+w.firstAlone.late+w.tokens.late) + w.slowFirst.observed + w.slowToken.observed +
 		w.trust.times + w.heardAt.Nanosecond()
 	for _, t := range w.elsewhere.told {

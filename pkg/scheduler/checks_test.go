@@ -320,8 +320,7 @@ func (w *world) checkLoad() {
 			if l.request.Kind != scheduler.Receive || l.preempted {
 				want.WaitingTokens += n
 			}
-		case (l.request.Kind == scheduler.Receive || l.request.Kind == scheduler.Restore) && !l.arrived:
-			want.ReservedSequences++
+		case l.receiving():
 			want.DecodingSequences += decodes
 			want.DecodingContextTokens += decodes * len(l.tokens())
 		default:

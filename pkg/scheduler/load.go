@@ -1,6 +1,10 @@
 package scheduler
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+)
 
 // Load is how busy a scheduler is.
 type Load struct {
@@ -9,8 +13,6 @@ type Load struct {
 	// WaitingTokens are what the waiting ones have to compute before their first
 	// token, without what was cached when their wait began. Receive sequences count 0.
 	WaitingTokens int
-	// ReservedSequences have blocks and wait for their KV.
-	ReservedSequences int
 	// RunningSequences are in the batch, or will be as soon as it has a place.
 	RunningSequences int
 	// RunningContextTokens are the tokens so far of those.
@@ -23,7 +25,7 @@ type Load struct {
 	// PromptTokens are WaitingTokens and RunningPromptTokens by what is left of each prompt:
 	// at n, prompts of which n bits express how many tokens are left. Of equal priority and
 	// without a Request.FirstIn, those of less come first.
-	PromptTokens [promptLengths]int
+	PromptTokens [api.PromptLengths]int
 	// BlocksFree could be had by a new sequence, cached ones included.
 	BlocksFree int
 	// BlocksExpected of those are expected to be needed by sequences that have some.
@@ -41,15 +43,12 @@ type Load struct {
 	CrowdedStepPromptTokens int
 }
 
-// promptLengths is how many lengths of prompts Load tells apart.
-const promptLengths = 32
-
 // Waits adds a prompt that waits, of which so many tokens are left.
 func (l *Load) Waits(left int) { l.prompt(left, &l.WaitingTokens) }
 
 func (l *Load) prompt(left int, tokens *int) {
 	*tokens += left
-	l.PromptTokens[min(bits.Len(uint(left)), promptLengths-1)] += left
+	l.PromptTokens[min(bits.Len(uint(left)), api.PromptLengths-1)] += left
 }
 
 // Load is the load now. It takes time in proportion to the sequences known.
@@ -62,7 +61,7 @@ func (s *Scheduler) Load() Load {
 		BlocksQuarantined: stats.Quarantined,
 		BlocksTotal:       stats.Total,
 	}
-	l.WaitingSequences, l.ReservedSequences = len(s.waiting), len(s.receiving)
+	l.WaitingSequences = len(s.waiting)
 	l.RunningSequences = len(s.running) + len(s.arrived)
 	for _, q := range s.waiting {
 		if q.request.Kind != Receive {

@@ -83,7 +83,12 @@ func (m *machine) submitAny(t *rapid.T) {
 	waiting := load.WaitingSequences
 	// One block of a prompt always fits beside all who decode.
 	slots := min(m.config.MaxSequences, m.config.MaxBatchTokens-m.config.BlockTokens+1)
-	places := slots - load.RunningSequences - load.ReservedSequences
+	places := slots - load.RunningSequences
+	for _, l := range m.order {
+		if l.receiving() {
+			places--
+		}
+	}
 	arriving, spare := m.restoring()
 	l := m.submit(r)
 	full := min(r.MaxTokens-r.Generated+len(r.Tokens), m.config.ContextTokens) - 1

@@ -78,11 +78,6 @@ func (c *stepCost) allowance() float64 {
 	return max(c.excess, 1)
 }
 
-// enoughTimes is how many times the tokens that take as long as an empty step make a
-// step long enough: another prompt would delay those that are in it, and save at most
-// a ninth of the time.
-const enoughTimes = 8
-
 // promptBudget is what a step has left for prompts.
 type promptBudget struct {
 	tokens    int // that may be added
@@ -125,7 +120,7 @@ func (s *Scheduler) budget(decodes, context int) promptBudget {
 	switch {
 	case known && (b.bounded || decodes == 0):
 		b.enough = b.tokens
-		if enough := enoughTimes * b.model.BaseMs; enough < b.model.PerTokenMs*float64(b.tokens) {
+		if enough := latency.PromptsPerBase * b.model.BaseMs; enough < b.model.PerTokenMs*float64(b.tokens) {
 			b.enough = int(enough/b.model.PerTokenMs) + 1
 		}
 	case b.bounded: // until it is known what a block costs

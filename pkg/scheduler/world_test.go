@@ -137,6 +137,11 @@ func (l *life) tokens() []int32 { return append(slices.Clone(l.request.Tokens), 
 // live says that the sequence may still do something.
 func (l *life) live() bool { return !l.refused && l.finished == nil }
 
+// receiving says whether it has blocks and waits for its KV.
+func (l *life) receiving() bool {
+	return l.live() && l.table != nil && !l.arrived && (l.request.Kind == scheduler.Receive || l.request.Kind == scheduler.Restore)
+}
+
 func (w *world) submit(r scheduler.Request) *life {
 	l := &life{request: r, prompt: r.Tokens}
 	w.lives[r.ID] = l

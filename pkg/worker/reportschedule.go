@@ -2,13 +2,8 @@ package worker
 
 import "time"
 
-const (
-	// ReportApart is the minimum time between two load reports. A router counts its own
-	// requests itself, so a report need not be instant.
-	ReportApart = 25 * time.Millisecond
-	// ReportEvery is how often a load report goes out when nothing changes.
-	ReportEvery = time.Second
-)
+// ReportEvery is how often a load report goes out when nothing changes.
+const ReportEvery = time.Second
 
 // ReportSchedule says when a load report is due: on change, but two of them at least Apart, and after
 // Every if nothing changes. The zero time of Next is now.

@@ -6,13 +6,14 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/worker"
 )
 
 // Report publishes the driver's load, on change and at least each second, until
 // ctx ends. publish does not block.
 func (d *Driver) Report(ctx context.Context, role controlv1.Role, publish func(*controlv1.LoadReport)) {
-	ReportLoad(ctx, publish, worker.ReportApart, func() (*controlv1.LoadReport, <-chan struct{}) {
+	ReportLoad(ctx, publish, api.ReportSpacing, func() (*controlv1.LoadReport, <-chan struct{}) {
 		changed := d.Changed()
 		report := d.loadReport(role)
 		d.cfg.Metrics.load(report, d.PoolStats())
