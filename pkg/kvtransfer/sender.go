@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
@@ -126,17 +127,25 @@ func (s *Sender) Close(ctx context.Context) error {
 	return awaitEnds(ctx, open)
 }
 
-// EndSessions closes the sessions that have no transfers, and waits for that. The others, and those that
-// are dialled, close once they have none. A later Open connects again. If ctx ends first, they end in
-// the background.
-func (s *Sender) EndSessions(ctx context.Context) error {
+// endSessionsTimeout bounds how long EndSessions waits.
+const endSessionsTimeout = 2 * time.Second
+
+// EndSessions closes the sessions that have no transfers, since they take the places of other senders at
+// the receivers, and waits for that. The others, and those that are dialled, close once they have none.
+// A later Open connects again. If ctx ends first, or 2 s have passed, they end in the background.
+func (s *Sender) EndSessions(ctx context.Context) {
 	s.mu.Lock()
 	open := slices.Collect(maps.Values(s.connections))
 	s.mu.Unlock()
-	return awaitEnds(ctx, slices.DeleteFunc(open, func(conn *connection) bool {
+	ctx, cancel := context.WithTimeout(ctx, endSessionsTimeout)
+	defer cancel()
+	err := awaitEnds(ctx, slices.DeleteFunc(open, func(conn *connection) bool {
 		conn.unwanted.Store(true)
 		return !conn.endUnwanted()
 	}))
+	if err != nil {
+		s.cfg.Logger.Warn("kv sessions did not end in time", "error", err)
+	}
 }
 
 func awaitEnds(ctx context.Context, ending []*connection) error {

@@ -34,13 +34,8 @@ func (s *Service) endSessions(ctx context.Context) {
 	s.mu.Lock()
 	c := s.cache
 	s.mu.Unlock()
-	if c == nil {
-		return
-	}
-	ending, cancel := context.WithTimeout(ctx, clearTimeout)
-	defer cancel()
-	if err := c.sender.EndSessions(ending); err != nil {
-		s.deps.Logger.Warn("kv sessions did not end in time", "error", err)
+	if c != nil {
+		c.sender.EndSessions(ctx)
 	}
 }
 

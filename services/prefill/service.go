@@ -118,20 +118,10 @@ func (s *Service) KVMessageBytes() int {
 // senderClose bounds how long closing the sender's connections may take.
 const senderClose = 2 * time.Second
 
-// endSessions ends the KV sessions of a drained worker, which would take the places of other senders at
-// the receivers: those with puts into block stores end with them.
-func (s *Service) endSessions(ctx context.Context) {
-	ending, cancel := context.WithTimeout(ctx, senderClose)
-	defer cancel()
-	if err := s.sender.EndSessions(ending); err != nil {
-		s.deps.Logger.Warn("kv sessions did not end in time", "error", err)
-	}
-}
-
 // putEnded ends the session of a put that began it when the worker had drained.
 func (s *Service) putEnded() {
 	if d := s.Driver(); d.Draining() && d.Remaining() == 0 {
-		s.endSessions(context.Background())
+		s.sender.EndSessions(context.Background())
 	}
 }
 
@@ -145,7 +135,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.storing != nil {
 		beside.Go(func() { storeErr = s.storing.run(ctx) })
 	}
-	beside.Go(func() { s.WhenDrained(ctx, s.endSessions) })
+	beside.Go(func() { s.WhenDrained(ctx, s.sender.EndSessions) })
 	runErr := s.Member.Run(ctx)
 	stop() // Member.Run may have ended without ctx
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), senderClose)
