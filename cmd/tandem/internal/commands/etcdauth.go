@@ -21,8 +21,11 @@ type etcdAuthJSON struct {
 	Users []string `json:"users"`
 }
 
-// etcdAuthTimeout bounds the whole.
-const etcdAuthTimeout = 30 * time.Second
+// etcdAuthTimeout bounds the whole, and etcdAuthReach how long etcd may take to answer at all.
+const (
+	etcdAuthTimeout = 30 * time.Second
+	etcdAuthReach   = 3 * time.Second
+)
 
 func newEtcdAuthCommand() *cobra.Command {
 	var etcd membership.Config
@@ -51,6 +54,9 @@ You can run it again, with the certificate of an operator.`,
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), etcdAuthTimeout)
 		defer cancel()
+		if err := reachEtcd(ctx, etcd); err != nil {
+			return fmt.Errorf("%w: check --etcd, that etcd runs there with TLS and --client-cert-auth, and that the certificate is an operator's", err)
+		}
 		if err := membership.SetRights(ctx, etcd, slog.New(slog.DiscardHandler)); err != nil {
 			return fmt.Errorf("%w: does etcd run at %s, with TLS and --client-cert-auth, and is the certificate an operator's?", err, etcd.Endpoints[0])
 		}
@@ -65,4 +71,15 @@ You can run it again, with the certificate of an operator.`,
 		})
 	}
 	return cmd
+}
+
+// reachEtcd is an error if etcd does not answer soon.
+func reachEtcd(ctx context.Context, etcd membership.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, etcdAuthReach)
+	defer cancel()
+	client, err := membership.Connect(ctx, etcd, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	return client.Close()
 }
