@@ -45,6 +45,9 @@ repeated as far as it goes, and the output says why it ends.`,
 	onlyOnCommandLine(cmd, policy.register(cmd.Flags())...) // the environment's are of a router
 	asJSON := addJSON(cmd, "print one JSON object for each file")
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
+		if err := policy.check(); err != nil {
+			return usageError(cmd, err.Error())
+		}
 		if policy.changed() {
 			return eachFile(cmd.Context(), paths, func(path string, in io.ReadSeeker) error {
 				comparison, err := replay.WhatIf(cmd.Context(), in, policy.change)

@@ -39,6 +39,17 @@ func (p *policyFlags) changed() (changed bool) {
 	return changed
 }
 
+// check refuses a policy that there is not, by the flag that names it.
+func (p *policyFlags) check() error {
+	if err := routing.CheckPolicy(p.given.Policy); err != nil {
+		if p.flags.Lookup("policy").Changed {
+			return fmt.Errorf("--policy: %w", err)
+		}
+		return fmt.Errorf("--%spolicy: %w", policyPrefix, err)
+	}
+	return nil
+}
+
 // change returns a configuration with what flags were given for.
 func (p *policyFlags) change(config routing.Config) (routing.Config, error) {
 	var c routing.Config

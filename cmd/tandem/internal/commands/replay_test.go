@@ -60,6 +60,13 @@ func TestReplaySaysAllThatIsWrong(t *testing.T) {
 	}
 }
 
+// A policy that there is not is a mistake in the flag that was given, seen before the log is read.
+func TestReplayOfNoPolicy(t *testing.T) {
+	for _, flag := range []string{"--policy", "--router-policy"} {
+		checkFailure(t, run(t.Context(), "", nil, "replay", "/nowhere.events", flag+"=bogus"), 2, "tandem: "+flag+`: there is no policy "bogus"`)
+	}
+}
+
 func TestReplayInterrupted(t *testing.T) {
 	log := recorded(t)
 	ctx, cancel := context.WithCancel(t.Context())
