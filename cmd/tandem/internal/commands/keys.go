@@ -69,6 +69,12 @@ func (k *keyBackend) use(do func(ctx context.Context, keys control.KeyStore) err
 	return cmp.Or(do(ctx, client), client.Close())
 }
 
+// asksNobody says of the router that did what it was asked whether it does so for everybody:
+// nothing was shown to it.
+func (k *keyBackend) asksNobody() bool {
+	return len(k.etcd) == 0 && k.apiKey == "" && k.tls.files().CertFile == ""
+}
+
 // etcdTimeout bounds what is done with etcd.
 const etcdTimeout = 10 * time.Second
 
@@ -201,6 +207,9 @@ uses.`,
 		})
 		if err == nil && !*asJSON {
 			fmt.Fprintf(cmd.ErrOrStderr(), "key %s of tenant %s: keep it, it cannot be shown again\n", created.ID, created.Tenant)
+			if backend.asksNobody() {
+				fmt.Fprintf(cmd.ErrOrStderr(), "the router at %s asks nobody for a key, so nobody checks this one: start routers with --auth required\n", backend.control)
+			}
 		}
 		return err
 	}
