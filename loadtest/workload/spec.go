@@ -3,6 +3,7 @@ package workload
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -215,7 +216,10 @@ func (s *Spec) draw(random *rand.Rand, class int) lengths {
 // the file is invalid.
 func (s *Spec) openTrace(format trace.Format) (*trace.File, error) {
 	file, err := trace.Open(s.Trace, format)
-	if _, invalid := errors.AsType[*trace.SyntaxError](err); err != nil && !invalid {
+	switch _, invalid := errors.AsType[*trace.SyntaxError](err); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("--trace: %w: name a file of recorded traffic", err)
+	case err != nil && !invalid:
 		return nil, fmt.Errorf("--trace: %w", err)
 	}
 	return file, err

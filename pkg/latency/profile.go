@@ -300,7 +300,7 @@ func ReadProfile(r io.Reader) (*Profile, error) {
 func ReadProfileFile(path string) (*Profile, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: name a file that 'tandem profile --out' wrote", err)
 	}
 	defer file.Close()
 	p, err := ReadProfile(file)

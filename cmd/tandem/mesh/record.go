@@ -60,7 +60,7 @@ func (p *process) newEventLog(identity membership.Identity, logger *slog.Logger)
 		return nil, err
 	}
 	if err := os.MkdirAll(config.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("--record: %w", err)
+		return nil, fmt.Errorf("--record: %w: name a folder that can be made", err)
 	}
 	path := filepath.Join(config.Dir, fmt.Sprintf("%s-%016x.events", url.PathEscape(identity.ID), identity.Epoch))
 	log, err := eventlog.Create(path, eventlog.Options{

@@ -151,7 +151,7 @@ func (c *ClusterFlags) profile() (*latency.Profile, error) {
 	}
 	file, err := os.Open(c.Profile)
 	if err != nil {
-		return nil, fmt.Errorf("--profile: %w", err)
+		return nil, fmt.Errorf("--profile: %w: name a file of step times, such as 'tandem profile --out' writes", err)
 	}
 	defer file.Close()
 	var p *latency.Profile
