@@ -14,6 +14,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/membership"
@@ -146,3 +147,6 @@ func (o *UpOptions) Desire(sizes func() scaling.Sizes) {
 
 // CheckOpenFiles is checkOpenFiles.
 var CheckOpenFiles = checkOpenFiles
+
+// TooManyThreads is tooManyThreads.
+func TooManyThreads(e engines.Config, processors int) string { return tooManyThreads(e, processors) }

@@ -9,6 +9,7 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/bytesize"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
@@ -62,5 +63,25 @@ func autoKVMemory(t *testing.T, kind cpu.WeightType, kv cpu.KVType, block int) {
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// More threads than processors are said to be too many, for the engine that has threads.
+func TestTooManyThreads(t *testing.T) {
+	for _, c := range []struct {
+		engine  string
+		threads int
+		want    string
+	}{
+		{engines.CPU, 0, ""},
+		{engines.CPU, 2, ""},
+		{engines.CPU, 1000, "--threads 1000 is more than the 2 processors that this process may use: pass 2 or less"},
+		{engines.Simulated, 1000, ""},
+	} {
+		e := engines.Config{Name: c.engine}
+		e.CPU.Threads = c.threads
+		if got := mesh.TooManyThreads(e, 2); got != c.want {
+			t.Errorf("%s with %d threads: %q, want %q", c.engine, c.threads, got, c.want)
+		}
 	}
 }

@@ -1,11 +1,15 @@
 package mesh_test
 
 import (
+	"bytes"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 )
@@ -82,6 +86,26 @@ func TestMetricsTokenHasToBeThere(t *testing.T) {
 		o.Metrics, o.HTTP, o.MetricsTokenFile = c.metrics, c.http, c.file
 		if err := o.Validate(); (err == nil) != c.taken || err != nil && !strings.HasPrefix(err.Error(), "--metrics-token-file: ") {
 			t.Errorf("--metrics %q, --http %q, the file %s: %v", c.metrics, c.http, c.file, err)
+		}
+	}
+}
+
+// Who lets other machines read the metrics without a token is told so.
+func TestMetricsForAllAreWarnedOf(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("0123456789abcdef"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		metrics, file string
+		warned        int
+	}{{"0.0.0.0:0", "", 1}, {":0", "", 1}, {"127.0.0.1:0", "", 0}, {"", "", 0}, {"0.0.0.0:0", token, 0}} {
+		o := upOptions(t)
+		o.Metrics, o.MetricsTokenFile, o.Model = c.metrics, c.file, "/nope" // which ends it
+		var log bytes.Buffer
+		err := mesh.Run(t.Context(), o, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry(), neverLoads(t), nil)
+		if err == nil || strings.Count(log.String(), "pass --metrics-token-file") != c.warned {
+			t.Errorf("--metrics %q, the file %q: %v, %s", c.metrics, c.file, err, log.String())
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -136,6 +137,9 @@ func (p *process) loadModel(ctx context.Context, router bool, workers int) (err 
 	if err := chosen.Choose(spec, p.logger); err != nil {
 		return err
 	}
+	if warning := tooManyThreads(chosen, runtime.NumCPU()); warning != "" {
+		p.logger.Warn("threads wait for each other", slog.String("why", warning))
+	}
 	if err := o.Decode.CheckSlice(chosen.SliceBytes(spec)); err != nil {
 		return flagError("--", err)
 	}
@@ -169,6 +173,15 @@ func (p *process) loadModel(ctx context.Context, router bool, workers int) (err 
 		}
 	}
 	return p.engines.Watch(p.registry, p.logger, func(why error) { p.stuck.within(p.stuckAfter(), why) })
+}
+
+// tooManyThreads says that the CPU engine is told to use more threads than there are processors;
+// empty: it is not.
+func tooManyThreads(e engines.Config, processors int) string {
+	if e.Name != engines.CPU || e.CPU.Threads <= processors {
+		return ""
+	}
+	return fmt.Sprintf("--threads %d is more than the %d processors that this process may use: pass %[2]d or less", e.CPU.Threads, processors)
 }
 
 // paced ends a simulated engine's steps within some tens of µs of their time, where Go's

@@ -155,6 +155,9 @@ func run(ctx context.Context, o UpOptions, s *stuck, logger *slog.Logger, regist
 	if autoscale != nil {
 		o.PrefillWorkers, o.DecodeWorkers, o.Router.Scaling.Bounds = autoscale.Prefill.Min, autoscale.Decode.Min, *autoscale
 	}
+	if o.MetricsTokenFile == "" && o.Auth.Exposes(o.Metrics) {
+		logger.Warn("other machines can read the metrics, in the clear and without a token: pass --metrics-token-file, or an address of loopback to --metrics", slog.String("metrics", o.Metrics))
+	}
 	router := &part{role: controlv1.Role_ROLE_ROUTER, id: "router-1", listen: o.Listen}
 	p := &process{name: "tandem-up", options: o.Options, dataDir: o.DataDir, progress: progress, parts: []*part{router}, stuck: s, logger: logger, registry: registry, given: o.Given, stopping: o.Stopping, taken: map[string]string{}, autoscale: autoscale, sizes: o.sizes, makesFirstKey: true, needsEtcdAlone: len(o.Membership.Endpoints) > 0}
 	if o.Encrypt {
