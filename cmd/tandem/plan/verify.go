@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/measure"
 	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // Verification is a prediction beside what a mesh did with the same requests. Its JSON is
@@ -48,7 +49,16 @@ type Compared struct {
 // latencies to be compared: those that it refused or lost have none.
 const notServedMost = 0.01
 
-var errTooFew = errors.New("too few requests for a p99: pass a longer --duration or a higher rate")
+// tooFew says how many requests a p99 takes, and how long they take to come.
+func tooFew(perSecond float64) string {
+	needed := math.Ceil(enough * float64(stats.QuantileNeeds(0.99)))
+	text := fmt.Sprintf("too few requests for a p99, which takes some %.0f: pass ", needed)
+	if !(perSecond > 0) {
+		return text + "a longer --duration"
+	}
+	duration := max(time.Second, time.Duration(math.Ceil(min(needed/perSecond, longestRun.Seconds())))*time.Second)
+	return text + fmt.Sprintf("--duration %v or more", duration)
+}
 
 // Check is an error if what was measured says nothing about the prediction, or if a p99 is off
 // by more than within.
@@ -60,9 +70,9 @@ func (v *Verification) Check(within float64) error {
 		return fmt.Errorf("the mesh did not complete %d of %d requests, more than %.0f%%: its latencies are those of the others; see 'tandem workers'",
 			v.NotServed, v.Measured.Requests, 100*notServedMost)
 	case worst == nil:
-		return errTooFew
+		return errors.New(tooFew(v.RatePerSecond))
 	case *worst > within:
-		return fmt.Errorf("a p99 is off by %.1f%%, more than %.0f%% (--within)", 100**worst, 100*within)
+		return fmt.Errorf("a p99 is off by %.1f%%, more than %.0f%% (--within): check that the mesh has %s, with the engine and the step times of the plan", 100**worst, 100*within, v.Size)
 	}
 	return nil
 }
@@ -98,7 +108,7 @@ func Verify(ctx context.Context, q *Question, size Size, server client.Client, s
 		return nil, err
 	}
 	if p.prediction(&predicted).TTFT.P99 == nil { // nor will the mesh have one
-		return nil, errTooFew
+		return nil, errors.New(tooFew(p.formulas.rate))
 	}
 	if load.Workload.CacheSalt == "" {
 		load.Workload.CacheSalt = salt
@@ -170,7 +180,7 @@ func (v *Verification) Write(w io.Writer) error {
 		_, err := fmt.Fprintf(w, "largest error of a p99: %.1f%%\n", 100**v.WorstP99)
 		return err
 	}
-	_, err := fmt.Fprintln(w, "too few requests for a p99: pass a longer --duration")
+	_, err := fmt.Fprintln(w, tooFew(v.RatePerSecond))
 	return err
 }
 

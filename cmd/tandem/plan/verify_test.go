@@ -107,11 +107,11 @@ func TestVerificationCheck(t *testing.T) {
 		{"a few were not served", 0.1, 10, "", ""},
 		{"more than a few were not served", 0.1, 11, "", "the mesh did not complete 11 of 1000 requests"},
 		{"the client was the limit", 0.1, 0, "the client used 99% of its 2 cores", "the client was the bottleneck: the client used 99% of its 2 cores"},
-		{"not as predicted", 0.3, 0, "", "a p99 is off by 30.0%, more than 20% (--within)"},
-		{"no p99", -1, 0, "", "too few requests for a p99"},
+		{"not as predicted", 0.3, 0, "", "a p99 is off by 30.0%, more than 20% (--within): check that the mesh has 2 prefill and 1 decode worker, with"},
+		{"no p99", -1, 0, "", "too few requests for a p99, which takes some 460: pass --duration 3m50s or more"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			v := plan.Verification{Measured: &plan.Prediction{Requests: 1000}, NotServed: c.notServed, Limited: c.limited}
+			v := plan.Verification{Size: plan.Size{Prefill: 2, Decode: 1}, RatePerSecond: 2, Measured: &plan.Prediction{Requests: 1000}, NotServed: c.notServed, Limited: c.limited}
 			if c.worst >= 0 {
 				v.WorstP99 = &c.worst
 			}

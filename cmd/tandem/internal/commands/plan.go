@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
@@ -215,7 +216,6 @@ func forVerify(arguments []string) []string {
 func newPlanVerifyCommand() *cobra.Command {
 	var (
 		flags           planFlags
-		router          access
 		addr            string
 		prefill, decode int
 		within          float64
@@ -226,7 +226,8 @@ func newPlanVerifyCommand() *cobra.Command {
 		Long: `Simulates the planned load and sends the same requests, at the same times, to a mesh. It
 prints predicted beside measured percentiles, with the relative error of the prediction.
 Pass the flags of 'tandem plan', and --prefill and --decode as the mesh has them; without
-those two it plans first. --decode alone is for workers that all do both phases.
+those two it plans first. --decode alone is for workers that all do both phases. If the
+router answers at --control, it is asked whether the mesh has that size.
 
 The exit status is 1 if a p99 of TTFT or TPOT is off by more than --within, if the mesh did
 not complete more than 1% of the requests, or if the client was the limit.`,
@@ -237,7 +238,7 @@ not complete more than 1% of the requests, or if the client was the limit.`,
 	flags.add(cmd)
 	fs := cmd.Flags()
 	fs.StringVar(&addr, "addr", defaultAddr, "gRPC address of the router: host:port or unix:///path")
-	router.add(cmd)
+	router := addControl(cmd)
 	fs.IntVar(&prefill, "prefill", 0, "prefill workers of the mesh (default: as planned)")
 	fs.IntVar(&decode, "decode", 0, "decode workers of the mesh (default: as planned)")
 	fs.Float64Var(&within, "within", 0.2, "largest relative error of a p99 for exit status 0")
@@ -274,7 +275,7 @@ not complete more than 1% of the requests, or if the client was the limit.`,
 		}
 		defer deferCollector()()
 		live := newLoadProgress(cmd.ErrOrStderr())
-		verified, err := verify(cmd.Context(), question, plan.Size{Prefill: prefill, Decode: decode}, server, live)
+		verified, err := verify(cmd.Context(), question, plan.Size{Prefill: prefill, Decode: decode}, server, live, router.checkSize)
 		live.finish()
 		switch {
 		case err != nil && cmd.Context().Err() != nil:
@@ -290,8 +291,8 @@ not complete more than 1% of the requests, or if the client was the limit.`,
 	return cmd
 }
 
-// verify plans if the size of the mesh is not known, and verifies.
-func verify(ctx context.Context, question *plan.Question, size plan.Size, server client.Client, live *loadProgress) (*plan.Verification, error) {
+// verify plans if the size of the mesh is not known, checks it, and verifies.
+func verify(ctx context.Context, question *plan.Question, size plan.Size, server client.Client, live *loadProgress, check func(plan.Size) error) (*plan.Verification, error) {
 	if size.Workers() == 0 {
 		made, err := plan.Make(ctx, question, nil)
 		if err != nil {
@@ -299,5 +300,43 @@ func verify(ctx context.Context, question *plan.Question, size plan.Size, server
 		}
 		size = made.Size
 	}
+	if err := check(size); err != nil {
+		return nil, err
+	}
 	return plan.Verify(ctx, question, size, server, fmt.Sprintf("plan-verify-%d", time.Now().UnixNano()), live)
+}
+
+// checkSize refuses a size that the mesh has not, if its router says so. Beside an --addr of somewhere
+// else, what answers at the default of --control may be another mesh.
+func (o *operator) checkSize(want plan.Size) error {
+	flags := o.cmd.Flags()
+	if flags.Changed("addr") && !flags.Changed("control") {
+		return nil
+	}
+	list, err := ask(o, controlv1.NewControlClient, controlv1.ControlClient.ListWorkers, &controlv1.ListWorkersRequest{})
+	if err != nil {
+		if flags.Changed("control") {
+			return err
+		}
+		return nil
+	}
+	var has plan.Size
+	both := 0 // that can do both phases
+	for _, w := range list.GetWorkers() {
+		switch r := w.GetRecord(); {
+		case !api.Serves(w):
+		case r.GetRole() == controlv1.Role_ROLE_DECODE:
+			has.Decode++
+			both++
+		case r.GetRole() == controlv1.Role_ROLE_PREFILL:
+			has.Prefill++
+			if r.GetWholeRequests() {
+				both++
+			}
+		}
+	}
+	if has == want || want.Prefill == 0 && both == want.Decode {
+		return nil
+	}
+	return fmt.Errorf("the mesh has %s, and the plan is for %s: start or stop workers, or pass --prefill %d --decode %d", has, want, has.Prefill, has.Decode)
 }

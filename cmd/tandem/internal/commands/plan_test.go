@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
@@ -138,6 +139,26 @@ func TestPlanVerifyInterrupted(t *testing.T) {
 	}
 }
 
+// A mesh of another size than the plan's is refused before anything is simulated.
+func TestPlanVerifyOfAnotherSize(t *testing.T) {
+	router := &fakeRouter{contextTokens: 2048, workers: []*controlv1.ListWorkersResponse{wellMesh()}}
+	addr := router.start(t)
+	for _, c := range []struct {
+		size []string
+		want string
+	}{
+		{[]string{"--prefill=2", "--decode=1"}, "tandem: the mesh has 1 prefill and 1 decode worker, and the plan is for 2 prefill and 1 decode worker: start or stop workers, or pass --prefill 1 --decode 1"},
+		{[]string{"--decode=2"}, "and the plan is for 2 workers that do both phases: start or stop workers"},
+		{[]string{"--decode=1"}, "tandem: too few requests"}, // a decode worker can do both phases
+		{[]string{"--prefill=1", "--decode=1"}, "tandem: too few requests"},
+	} {
+		args := append([]string{"plan", "verify", "--rate=50", "--duration=2s", "--warmup=0s", "--prompt-tokens=8", "--output-tokens=2", "--slo=ttft:p50<1s", "--addr", addr, "--control", addr}, c.size...)
+		if got := run(t.Context(), "", nil, args...); got.status != 1 || !strings.Contains(got.stderr, c.want) {
+			t.Errorf("%v: %+v, want %q", c.size, got, c.want)
+		}
+	}
+}
+
 // A mesh is not measured for a p99 that so few requests do not have.
 func TestPlanVerifyOfTooFew(t *testing.T) {
 	router := &fakeRouter{contextTokens: 2048, generate: func(*inferencev1.GenerateRequest, grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
@@ -146,7 +167,7 @@ func TestPlanVerifyOfTooFew(t *testing.T) {
 	}}
 	got := run(t.Context(), "", nil, "plan", "verify", "--rate", "50", "--duration", "2s", "--warmup", "0s", "--prompt-tokens", "8", "--output-tokens", "2",
 		"--slo", "ttft:p50<1s", "--decode", "1", "--addr", router.start(t))
-	if got.status != 1 || !strings.HasSuffix(got.stderr, "tandem: too few requests for a p99: pass a longer --duration or a higher rate\n") {
+	if got.status != 1 || !strings.HasSuffix(got.stderr, "tandem: too few requests for a p99, which takes some 460: pass --duration 10s or more\n") {
 		t.Errorf("%+v", got)
 	}
 }
