@@ -3,8 +3,8 @@ package workload
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"io"
+	"io/fs"
 	"math"
 	"math/rand/v2"
 	"time"
