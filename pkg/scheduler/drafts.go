@@ -18,14 +18,12 @@ type drafts struct {
 	lookup     speculation.Lookup
 	acceptance speculation.Acceptance
 	trial      speculation.Trial
-	window     speculation.Window
-	matched    int // tokens before those of the step in flight; 0: the engine makes them
 	// verified were in steps so far, and accepted of those were right.
 	verified, accepted int
 
-	// Of the step that is planned.
-	text     speculation.Text
-	position int
+	// Of the step that is planned, or in flight.
+	tokens []int32 // none if the engine makes them
+	kinds  []speculation.Kind
 }
 
 // drafting is what a scheduler knows of all drafts.
@@ -37,10 +35,14 @@ type drafting struct {
 	budget     speculation.Budget
 	candidates []speculation.Candidate
 	members    []int // of the step, by candidate
+	chances    []float64
 }
 
 // leastTrial is which share of a step a trial costs at least.
 const leastTrial = 1.0 / 32
+
+// leastChance is the chance of a draft, with those before it, from which on no further ones are looked up.
+const leastChance = 1.0 / 32
 
 // lookupAtOnce is how many tokens of a text are looked at in a step, at most: a long prompt
 // is taken in over several.
@@ -85,7 +87,6 @@ func (s *Scheduler) addDrafts(st *step) (n int) {
 			left -= c.Drafts
 			n += c.Drafts
 		}
-		q.drafts.text = speculation.Text{}
 	}
 	return n
 }
@@ -93,7 +94,7 @@ func (s *Scheduler) addDrafts(st *step) (n int) {
 // findDrafts fills the candidates of a step, and returns the sum of its contexts.
 func (s *Scheduler) findDrafts(st *step) (contexts int) {
 	d := &s.drafting
-	d.candidates, d.members = d.candidates[:0], d.members[:0]
+	d.candidates, d.members, d.chances = d.candidates[:0], d.members[:0], d.chances[:0]
 	for i, q := range st.members {
 		contexts += q.computed + 1
 		most := min(s.config.MaxDrafts, q.totalTokens-q.length()-1)
@@ -103,29 +104,48 @@ func (s *Scheduler) findDrafts(st *step) (contexts int) {
 		if q.drafts == nil {
 			q.drafts = new(drafts)
 		}
-		own := q.drafts
+		first := len(d.chances)
 		if s.config.EngineDrafts {
-			d.members = append(d.members, i)
-			d.candidates = append(d.candidates, speculation.Candidate{Acceptance: own.acceptance.Of(&d.acceptance, 0), Most: most})
-			continue
+			if len(q.drafts.kinds) < most {
+				q.drafts.kinds = make([]speculation.Kind, most) // all speculation.ByModel
+			}
+			d.chances = append(d.chances, q.drafts.acceptance.Of(&d.acceptance, speculation.ByModel))
+		} else {
+			d.lookUp(q, most)
+			most = len(q.drafts.tokens)
 		}
-		own.text = speculation.Text{Prompt: q.request.Tokens, Generated: q.sampled()}
-		if !own.lookup.Extend(own.text, lookupAtOnce) {
-			continue
-		}
-		if own.position, own.matched = own.lookup.Find(own.text); own.matched > 0 {
+		if len(d.chances) > first {
 			d.members = append(d.members, i)
-			d.candidates = append(d.candidates, speculation.Candidate{Acceptance: own.acceptance.Of(&d.acceptance, own.matched), Most: min(most, own.window.Size())})
+			d.candidates = append(d.candidates, speculation.Candidate{Chances: d.chances[first:], Most: most})
 		}
 	}
 	return contexts
+}
+
+// lookUp finds at most so many drafts of a sequence, and their chances.
+func (d *drafting) lookUp(q *sequence, most int) {
+	own := q.drafts
+	own.tokens, own.kinds = own.tokens[:0], own.kinds[:0]
+	text := speculation.Text{Prompt: q.request.Tokens, Generated: q.sampled()}
+	if !own.lookup.Extend(text, lookupAtOnce) {
+		return
+	}
+	for all := 1.0; len(own.tokens) < most && all >= leastChance; {
+		token, kind, ok := own.lookup.Next(text, own.tokens)
+		if !ok {
+			return
+		}
+		chance := own.acceptance.Of(&d.acceptance, kind)
+		own.tokens, own.kinds, d.chances = append(own.tokens, token), append(own.kinds, kind), append(d.chances, chance)
+		all *= chance
+	}
 }
 
 // draft adds drafts to the work of a sequence in a step.
 func (st *step) draft(q *sequence, work *engine.Sequence, n int) {
 	first := len(st.drafts)
 	st.drafts = append(st.drafts, work.Tokens...)
-	behind := q.drafts.text.AppendFrom(st.drafts, q.drafts.position, n)
+	behind := append(st.drafts, q.drafts.tokens[:n]...)
 	st.drafts, work.Tokens = behind, behind[first:len(behind):len(behind)]
 	work.Blocks, work.Sample.Drafts = q.table, n // fitDrafts may have added a block
 }
@@ -215,9 +235,8 @@ func (e *StepDone) draftLogprobs(i, j int) *sampler.Logprobs {
 // verified takes the outcome of a sequence's drafts.
 func (s *Scheduler) verified(q *sequence, n, accepted int) {
 	d := q.drafts
-	d.acceptance.Verified(&s.drafting.acceptance, d.matched, n, accepted)
+	d.acceptance.Verified(&s.drafting.acceptance, d.kinds[:n], accepted)
 	d.trial.Tried(accepted > 0)
-	d.window.Verified(n, accepted)
 	d.verified += n
 	d.accepted += accepted
 }

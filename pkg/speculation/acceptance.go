@@ -1,52 +1,76 @@
 package speculation
 
-// Acceptance is how often drafts were right: of all sequences of a worker, or of one. It tells
-// matches apart by how many tokens were the same.
-type Acceptance struct{ by [LongestMatch + 1]rate }
+// Kind tells drafts apart by how likely they are.
+type Kind uint8
+
+const (
+	// ByModel is the kind of drafts that a model makes.
+	ByModel Kind = iota
+	firstLookedUp
+
+	shares = 6 // of votes that are told apart
+	kinds  = firstLookedUp + longestMatch*shares
+)
+
+// lookedUp is the kind of a draft of Lookup: of how many tokens were the same at the best place, and of which share
+// of the votes it has.
+func lookedUp(same int, share float64) Kind {
+	return firstLookedUp + Kind((same-1)*shares+min(int(share*shares), shares-1))
+}
+
+// OfAll is how often drafts of each kind were right, and all of them, over the sequences of a worker.
+type OfAll struct {
+	by  [kinds]rate
+	any rate
+}
 
 // rate is a share, of which what is longer ago counts less.
 type rate struct{ right, all float64 }
 
-const (
-	// firstAcceptance is taken of a match before any draft was verified, as if firstDrafts had
-	// been.
-	firstAcceptance = 0.5
-	firstDrafts     = 2
-	// keepOwn and keepAll are what a draft counts for after another one, of the same sequence
-	// and of all: about the last 16 and 256 count.
-	keepOwn = 1 - 1.0/16
-	keepAll = 1 - 1.0/256
-)
-
-// observe takes the outcome of drafts of which the first so many were right. Those behind one
-// that was wrong say nothing.
-func (r *rate) observe(drafts, right int, keep float64) {
-	for i := range min(right+1, drafts) {
-		r.right, r.all = r.right*keep, r.all*keep+1
-		if i < right {
-			r.right++
-		}
-	}
+func (r *rate) observe(right float64) {
+	r.right, r.all = r.right*keepAll+right, r.all*keepAll+1
 }
 
+// share is that of those observed and of firstDrafts more, of which so many are taken to have been right.
 func (r *rate) share(expected float64) float64 {
 	return (r.right + expected*firstDrafts) / (r.all + firstDrafts)
 }
 
-// OfAll is the Acceptance over the sequences of a worker, which Verified and Of are given: a new
-// sequence is taken to be like those before it.
-type OfAll struct{ Acceptance }
+// Acceptance is how much more often the drafts of a sequence were right than those of others.
+type Acceptance struct{ right, expected float64 }
 
-// Verified takes the outcome of drafts after a match of so many tokens.
-func (a *Acceptance) Verified(all *OfAll, matched, drafts, right int) {
-	a.by[matched].observe(drafts, right, keepOwn)
-	all.by[matched].observe(drafts, right, keepAll)
+const (
+	// firstAcceptance is taken of drafts before any was verified, as if firstDrafts had been. Of a kind that is what
+	// was found of all kinds.
+	firstAcceptance = 0.5
+	firstDrafts     = 2
+	// ownDrafts of a sequence are taken to have been as right as expected.
+	ownDrafts = 4
+	// keepOwn and keepAll are what a draft counts for after another one, of the same sequence
+	// and of all: about the last 32 and 256 count.
+	keepOwn = 1 - 1.0/32
+	keepAll = 1 - 1.0/256
+)
+
+func (o *OfAll) of(kind Kind) float64 { return o.by[kind].share(o.any.share(firstAcceptance)) }
+
+// Of is the probability that a draft of a kind is right, if those before it are.
+func (a *Acceptance) Of(all *OfAll, kind Kind) float64 {
+	return min(all.of(kind)*(a.right+ownDrafts)/(a.expected+ownDrafts), 1)
 }
 
-// Of is the probability that a draft after a match of so many tokens is right, if those before
-// it are.
-func (a *Acceptance) Of(all *OfAll, matched int) float64 {
-	return a.by[matched].share(all.by[matched].share(firstAcceptance))
+// Verified takes the outcome of drafts, of which the first so many were right. Those behind one that was wrong
+// say nothing.
+func (a *Acceptance) Verified(all *OfAll, drafts []Kind, right int) {
+	for i, kind := range drafts[:min(right+1, len(drafts))] {
+		is := 0.0
+		if i < right {
+			is = 1
+		}
+		a.right, a.expected = a.right*keepOwn+is, a.expected*keepOwn+all.of(kind)
+		all.by[kind].observe(is)
+		all.any.observe(is)
+	}
 }
 
 // Trial tries a draft now and then where none is worth it, so that what has changed is found
@@ -97,29 +121,3 @@ func (b *Budget) Spend(trialMs float64) bool {
 
 // Charge takes what a trial cost more than was spent.
 func (b *Budget) Charge(ms float64) { b.ms -= max(ms, 0) }
-
-// Window is how many drafts a sequence may have: it begins with few, has more after those that
-// were all right, and after a wrong one no more than were right. Texts that repeat do so for a while,
-// which a mean does not say. The zero Window is ready.
-type Window struct{ size int }
-
-const firstWindow = 2
-
-// Size is the most drafts now.
-func (w *Window) Size() int {
-	if w.size == 0 {
-		return firstWindow
-	}
-	return w.size
-}
-
-// Verified takes the outcome of drafts.
-func (w *Window) Verified(drafts, right int) {
-	if right == drafts {
-		w.size = max(w.Size(), min(2*drafts, mostWindow))
-	} else {
-		w.size = max(right, 1)
-	}
-}
-
-const mostWindow = 64

@@ -7,8 +7,9 @@ import (
 
 // Candidate is a sequence of a step that could have drafts.
 type Candidate struct {
-	// Acceptance is the probability that a draft is right, if those before it are.
-	Acceptance float64
+	// Chances are the probabilities that each draft is right, if those before it are. The last is also that of
+	// further ones; none: there are no drafts.
+	Chances []float64
 	// Most is the most drafts that it can have.
 	Most int
 	// Drafts is how many it gets.
@@ -29,15 +30,20 @@ type gain struct {
 const worthwhile = 1.02
 
 // Lengths gives the candidates of a step, in which so many sequences get a token each in any case,
-// at most `left` drafts together: as many as promise the most tokens a second. The j-th draft of a
-// sequence gives acceptance^j tokens. ms is what a step of so many tokens takes; where that is not
+// at most `left` drafts together: as many as promise the most tokens a second. A draft of a
+// sequence gives as many tokens as the product of the chances up to it. ms is what a step of so many tokens takes; where that is not
 // known, 0, there are no drafts.
 func (p *Planner) Lengths(candidates []Candidate, sequences, left int, ms func(tokens int) float64) {
 	p.gains = p.gains[:0]
 	for i := range candidates {
 		c := &candidates[i]
 		c.Drafts = 0
-		for j, tokens := 1, c.Acceptance; j <= c.Most; j, tokens = j+1, tokens*c.Acceptance {
+		if len(c.Chances) == 0 {
+			continue
+		}
+		tokens := 1.0
+		for j := range c.Most {
+			tokens *= c.Chances[min(j, len(c.Chances)-1)]
 			p.gains = append(p.gains, gain{tokens, i})
 		}
 	}

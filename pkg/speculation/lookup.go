@@ -3,16 +3,18 @@ package speculation
 import "math/bits"
 
 const (
-	// LongestMatch is how many of a sequence's last tokens have to stand somewhere before, if that
-	// many do.
-	LongestMatch = 4
-	// ShortestMatch is how many at least. What one token alone says of the next is little, but is asked
-	// for only where steps have room (Planner).
-	ShortestMatch = 1
+	// longestMatch is how many of the tokens before a place are compared.
+	longestMatch = 4
+	// mostPlaces is how many places of a token are asked, the last ones first, and mostHops how many are looked at:
+	// some are of other tokens.
+	mostPlaces, mostHops = 8, 32
+	// matchWeight is by how much each further token that is the same makes a place count more, and fade by how
+	// much less each earlier place counts.
+	matchWeight, fade = 4, 0.8
 
-	// lookupSlots is the most places that a Lookup remembers, four bytes each.
-	lookupSlots = 1 << 16
-	leastSlots  = 1 << 8
+	// lookupTokens is the most tokens of a text that a Lookup remembers, the last ones: eight bytes each.
+	lookupTokens = 1 << 15
+	leastTokens  = 1 << 6
 )
 
 // Text is a sequence of tokens in two parts, as a scheduler has it.
@@ -28,13 +30,12 @@ func (t Text) at(i int) int32 {
 	return t.Generated[i-len(t.Prompt)]
 }
 
-// Lookup finds where the last tokens of a text stood before. It remembers the last place of
-// each run of ShortestMatch to LongestMatch tokens, in a table of bounded size in which later
-// ones take the place of earlier ones, so that of a very long text it knows the end. What is
-// in the table is only a hint: the tokens are compared. The zero Lookup knows nothing.
+// Lookup drafts what stood behind the same tokens before. It remembers where each of the last tokens of a text stood, in
+// tables of bounded size. The zero Lookup knows nothing.
 type Lookup struct {
-	slots []int32 // positions after a run, by its hash; 0: none
-	known int     // the runs that end before this position are in slots
+	last   []int32 // by a token's hash: behind the last place of one with it; 0: none
+	before []int32 // by place, round and round: the same for the place before
+	known  int     // the tokens before this position are in the tables
 }
 
 // Extend takes in what the text has become: the same, with more at its end. It reads at most
@@ -46,79 +47,83 @@ func (l *Lookup) Extend(t Text, most int) bool {
 		end = l.known + most
 	}
 	for ; l.known < end; l.known++ {
-		l.grow(t)
-		for n := ShortestMatch; n <= LongestMatch && n <= l.known+1; n++ {
-			l.slots[l.slot(t, l.known+1, n)] = int32(l.known + 1)
+		if l.known >= len(l.last) && len(l.last) < lookupTokens {
+			l.grow(t)
 		}
+		l.add(t.at(l.known), l.known)
 	}
 	return l.known >= t.Len()-1
 }
 
-// grow makes the table large enough for the text. What was in a smaller one is taken in again.
+// grow makes the tables large enough for the text. What was in smaller ones is taken in again.
 func (l *Lookup) grow(t Text) {
-	const runs = LongestMatch - ShortestMatch + 1
-	if l.slots != nil && (len(l.slots) == lookupSlots || l.known*runs < len(l.slots)) {
-		return
-	}
-	size := max(leastSlots, 1<<bits.Len(uint(t.Len()*runs)))
-	l.slots = make([]int32, min(size, lookupSlots))
-	again := l.known
-	for l.known = 0; l.known < again; l.known++ {
-		for n := ShortestMatch; n <= LongestMatch && n <= l.known+1; n++ {
-			l.slots[l.slot(t, l.known+1, n)] = int32(l.known + 1)
-		}
+	size := min(max(leastTokens, 1<<bits.Len(uint(t.Len()))), lookupTokens)
+	l.last, l.before = make([]int32, size), make([]int32, size)
+	for i := range l.known {
+		l.add(t.at(i), i)
 	}
 }
 
-// slot is where the run of n tokens that ends before a position is remembered.
-func (l *Lookup) slot(t Text, end, n int) uint64 {
-	h := uint64(n)
-	for i := end - n; i < end; i++ {
-		h = (h ^ uint64(uint32(t.at(i)))) * 0x9e3779b97f4a7c15
-		h ^= h >> 29
-	}
-	return h & uint64(len(l.slots)-1)
+func (l *Lookup) add(token int32, at int) {
+	slot := l.slot(token)
+	l.before[at&(len(l.before)-1)] = *slot
+	*slot = int32(at) + 1
 }
 
-// Find is the position after the last place where the end of the text stood before, and how
-// many tokens are the same there: the more, the better. Extend must have read all of the text.
-// 0 if it stood nowhere.
-func (l *Lookup) Find(t Text) (position, matched int) {
-	if l.slots == nil {
-		return 0, 0
+func (l *Lookup) slot(token int32) *int32 {
+	h := uint64(uint32(token)) * 0x9e3779b97f4a7c15
+	return &l.last[h>>32&uint64(len(l.last)-1)]
+}
+
+// Next is a draft of the token behind a text and the drafts so far, and what kind it is of. Places where the same token
+// stood vote for what followed them: the more tokens before them are the same, and the later they are, the
+// more they count. Extend must have read all of the text. false: the last token stood nowhere.
+func (l *Lookup) Next(t Text, drafts []int32) (token int32, kind Kind, ok bool) {
+	if l.last == nil {
+		return 0, 0, false
 	}
 	length := t.Len()
-	for n := min(LongestMatch, length-1); n >= ShortestMatch; n-- {
-		if at := int(l.slots[l.slot(t, length, n)]); at > 0 && t.same(at, length, n) {
-			return at, n
-		}
-	}
-	return 0, 0
-}
-
-// same says whether the n tokens before two positions are the same.
-func (t Text) same(a, b, n int) bool {
-	if a < n {
-		return false
-	}
-	for i := 1; i <= n; i++ {
-		if t.at(a-i) != t.at(b-i) {
-			return false
-		}
-	}
-	return true
-}
-
-// AppendFrom appends n tokens of the text from a position on. Where they reach past its end
-// they go on with themselves: what repeats itself goes on to.
-func (t Text) AppendFrom(dst []int32, position, n int) []int32 {
-	first, length := len(dst), t.Len()
-	for i := position; i < position+n; i++ {
-		if i < length {
-			dst = append(dst, t.at(i))
+	tail := func(back int) int32 {
+		if i := length + len(drafts) - back; i < length {
+			return t.at(i)
 		} else {
-			dst = append(dst, dst[first+i-length])
+			return drafts[i-length]
 		}
 	}
-	return dst
+	var votes [mostPlaces]struct {
+		token  int32
+		weight float64
+	}
+	candidates, longest, all, weight := 0, 0, 0.0, 1.0
+	at := int(*l.slot(tail(1))) - 1
+	oldest := l.known - len(l.before)
+	for hops, places := 0, 0; at >= max(oldest, 0) && hops < mostHops && places < mostPlaces; hops++ {
+		same, vote := 0, weight
+		for same < longestMatch && same <= at && t.at(at-same) == tail(same+1) {
+			same++
+			vote *= matchWeight
+		}
+		if same > 0 {
+			places++
+			weight *= fade
+			longest, all = max(longest, same), all+vote
+			follows, i := t.at(at+1), 0
+			for i < candidates && votes[i].token != follows {
+				i++
+			}
+			candidates = max(candidates, i+1)
+			votes[i].token, votes[i].weight = follows, votes[i].weight+vote
+		}
+		at = int(l.before[at&(len(l.before)-1)]) - 1
+	}
+	if candidates == 0 {
+		return 0, 0, false
+	}
+	best := votes[0]
+	for _, v := range votes[1:candidates] {
+		if v.weight > best.weight {
+			best = v
+		}
+	}
+	return best.token, lookedUp(longest, best.weight/all), true
 }

@@ -88,7 +88,7 @@ func (d *decoding) stepSeconds(running float64) float64 {
 	if d.maxDrafts == 0 {
 		return ms(n) / 1e3
 	}
-	candidates := slices.Repeat([]speculation.Candidate{{Acceptance: d.acceptance, Most: d.maxDrafts}}, n)
+	candidates := slices.Repeat([]speculation.Candidate{{Chances: []float64{d.acceptance}, Most: d.maxDrafts}}, n)
 	new(speculation.Planner).Lengths(candidates, n, n*d.maxDrafts, ms)
 	tokens, drafts := float64(n), 0
 	for _, c := range candidates {
