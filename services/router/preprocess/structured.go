@@ -61,7 +61,7 @@ func (s *Models) compile(ctx context.Context, tenant string, form *inferencev1.S
 		release()
 	case errors.Is(err, grammar.ErrBusy):
 		return nil, rpc.Error(codes.ResourceExhausted, api.ReasonQueueFull, err.Error(), time.Second)
-	case err != nil && ctx.Err() != nil:
+	case ctx.Err() != nil:
 		return nil, clienterr.Gone(ctx)
 	}
 	return checked, err
