@@ -110,12 +110,14 @@ func (c *Cache) grammar(ctx context.Context, tenant string, source *inferencev1.
 	}
 	defer c.end(tenant, of)
 	// The source's turn comes last: else who waits for a place of another tenant would wait with it.
-	for _, places := range []chan struct{}{of.places, c.places, one.turn} {
+	taken := [...]chan struct{}{of.places, c.places, one.turn}
+	for i, places := range taken {
 		if err := wait(ctx, places); err != nil {
+			free(taken[:i])
 			return nil, err
 		}
-		defer func() { <-places }()
 	}
+	defer free(taken[:])
 	if one.compiled() {
 		return one.grammar, one.err
 	}
@@ -151,6 +153,13 @@ func wait(ctx context.Context, places chan<- struct{}) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+// free gives places back.
+func free(places []chan struct{}) {
+	for _, p := range places {
+		<-p
 	}
 }
 

@@ -145,8 +145,8 @@ func (d *drafting) lookUp(q *sequence, most int) {
 func (st *step) draft(q *sequence, work *engine.Sequence, n int) {
 	first := len(st.drafts)
 	st.drafts = append(st.drafts, work.Tokens...)
-	behind := append(st.drafts, q.drafts.tokens[:n]...)
-	st.drafts, work.Tokens = behind, behind[first:len(behind):len(behind)]
+	st.drafts = append(st.drafts, q.drafts.tokens[:n]...)
+	work.Tokens = st.drafts[first:len(st.drafts):len(st.drafts)]
 	work.Blocks, work.Sample.Drafts = q.table, n // fitDrafts may have added a block
 }
 
