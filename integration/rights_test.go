@@ -93,7 +93,7 @@ func TestEtcdRights(t *testing.T) {
 		{"kvtransfer", []string{workers + "kvtransfer/x"}, []string{workers + "prefill/x"}, workers + "prefill/x", "/other"},
 		{"router", []string{workers + "router/x", "/tandem/v1/policy", "/tandem/v1/keys/x"}, []string{workers + "prefill/x", "/other"}, "/tandem/v1/keys/x", "/other"},
 		{"operator", []string{"/tandem/v1/policy", "/other"}, nil, "/other", ""},
-		{"nats", nil, []string{workers + "prefill/x"}, "", workers + "prefill/x"},
+		{"etcd", nil, []string{workers + "prefill/x"}, "", workers + "prefill/x"},
 	} {
 		client := connect(c.role)
 		for _, key := range c.write {

@@ -91,12 +91,15 @@ func (c *Cache) Get(ctx context.Context, tenant string, source *inferencev1.Stru
 		return nil, nil, &Error{Field: "form", Problem: fmt.Sprintf("cannot be read: %v", err)}
 	}
 	one := c.use(sha256.Sum256(text), tenant)
-	release = sync.OnceFunc(func() { c.leave(one, tenant) })
+	defer func() {
+		if release == nil { // also when it panics
+			c.leave(one, tenant)
+		}
+	}()
 	if g, err = c.grammar(ctx, tenant, source, one); err != nil {
-		release()
 		return nil, nil, err
 	}
-	return g, release, nil
+	return g, sync.OnceFunc(func() { c.leave(one, tenant) }), nil
 }
 
 // grammar is that of an entry, which it compiles if need be.
@@ -109,7 +112,8 @@ func (c *Cache) grammar(ctx context.Context, tenant string, source *inferencev1.
 		return nil, err
 	}
 	defer c.end(tenant, of)
-	// The source's turn comes last: else who waits for a place of another tenant would wait with it.
+	// The source's turn comes last: else who waits for a place of another tenant would wait with it. So calls for
+	// a source that another one compiles have places meanwhile.
 	taken := [...]chan struct{}{of.places, c.places, one.turn}
 	for i, places := range taken {
 		if err := wait(ctx, places); err != nil {
@@ -188,9 +192,14 @@ func (c *Cache) leave(one *cached, tenant string) {
 	if one.users[tenant]--; one.users[tenant] == 0 {
 		delete(one.users, tenant)
 	}
-	if len(one.users) == 0 {
+	switch {
+	case len(one.users) > 0:
+	case one.compiled():
 		one.at = c.idle.PushFront(one)
 		c.drop()
+	default:
+		delete(c.made, one.key)
+		c.bytes -= one.bytes
 	}
 }
 

@@ -498,6 +498,19 @@ func TestFloodsWithoutACall(t *testing.T) {
 	}
 }
 
+// What a client sends in answer to answers, when their calls are over, is no flood.
+func TestManyShortCallsAreNoFlood(t *testing.T) {
+	good, _, registry := limited(t, &inference{}, rpc.Limits{ReceiveBytes: 64 << 20})
+	for i := range 3000 {
+		if _, err := good.Tokenize(t.Context(), &inferencev1.TokenizeRequest{}); err != nil {
+			t.Fatalf("call %d: %v", i, err)
+		}
+	}
+	if n := gauge(t, registry, "tandem_rpc_connections"); n != 1 {
+		t.Errorf("%v connections", n)
+	}
+}
+
 // A browser or curl that is pointed at the gRPC port is told where to go.
 func TestHTTP1GetsWords(t *testing.T) {
 	_, address, registry := limited(t, &inference{}, rpc.Limits{ReceiveBytes: messageMost, SendBytes: messageMost, Connections: 4})

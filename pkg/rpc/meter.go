@@ -45,9 +45,11 @@ const (
 	prefaceBytes = 24
 
 	// controlFrames is how many frames that belong to no call may come at a time while a connection has none, and
-	// controlFramesPerSecond how many for long. Clients send a few to begin with, and pings.
+	// controlFramesPerSecond how many for long. Clients send a few to begin with, pings, and up to controlFramesBack
+	// for each frame of an answer, which may have ended its call by then.
 	controlFrames          = 1000
 	controlFramesPerSecond = 50
+	controlFramesBack      = 4
 )
 
 // errFlood ends a connection that sends frames and has no call.
@@ -119,7 +121,9 @@ func (c *meteredConn) Write(p []byte) (int, error) {
 		switch {
 		case f.kind == frameData:
 			c.went(f)
-		case f.kind == frameReset, f.kind == frameHeaders && f.flags&flagEndStream != 0:
+		case f.kind == frameHeaders && f.flags&flagEndStream != 0:
+			c.ended(f)
+		case f.kind == frameReset:
 			c.remove(f.stream)
 		}
 	})
@@ -229,6 +233,7 @@ func pooled(bytes int) int64 {
 func (c *meteredConn) went(f frame) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.control = max(c.control-controlFramesBack, 0)
 	call := c.calls[f.stream]
 	if call == nil {
 		return
@@ -241,6 +246,14 @@ func (c *meteredConn) went(f frame) {
 		left = call.sending * call.outBytes / before
 	}
 	c.countSending(call, left-call.sending)
+}
+
+// ended notes the last frame to the client of a call.
+func (c *meteredConn) ended(f frame) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.control = max(c.control-controlFramesBack, 0)
+	c.removeLocked(f.stream)
 }
 
 // remove forgets a call that is over.

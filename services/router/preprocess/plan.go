@@ -18,6 +18,7 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/sampler"
@@ -101,7 +102,7 @@ func (s *Models) Plan(ctx context.Context, arrived time.Time, q *inferencev1.Gen
 	}
 	ctx, cancel := context.WithDeadline(ctx, p.Deadline)
 	defer cancel()
-	if p.Envelope, err = envelopeOf(q); err != nil {
+	if p.Envelope, err = envelopeOf(ctx, q); err != nil {
 		return nil, err
 	}
 	if err := s.hold(ctx, p, q); err != nil {
@@ -171,10 +172,14 @@ func stopTokensOf(q *inferencev1.GenerateRequest, m *Model) ([]int32, error) {
 	return append(out, given...), err
 }
 
-func envelopeOf(q *inferencev1.GenerateRequest) (*inferencev1.Envelope, error) {
+// envelopeOf is what workers are told of a request. Its tenant is who calls, if callers are asked who they are.
+func envelopeOf(ctx context.Context, q *inferencev1.GenerateRequest) (*inferencev1.Envelope, error) {
 	e := &inferencev1.Envelope{
 		Tenant: cmp.Or(q.GetTenant(), "default"), Priority: q.GetPriority(), Slo: q.GetSlo(),
 		Mode: cmp.Or(q.GetMode(), inferencev1.Mode_MODE_AUTO), CacheSalt: q.GetCacheSalt(),
+	}
+	if caller := auth.FromContext(ctx); caller != nil {
+		e.Tenant = caller.Tenant
 	}
 	if _, known := inferencev1.Mode_name[int32(e.Mode)]; !known {
 		return nil, rpc.InvalidArgument("mode", fmt.Sprintf("%d is no mode", e.Mode))

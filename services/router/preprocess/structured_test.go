@@ -2,6 +2,7 @@ package preprocess_test
 
 import (
 	"context"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/grammar/grammartest"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
@@ -58,6 +60,34 @@ func TestTooManyForms(t *testing.T) {
 	for _, expression := range []string{"new", "known"} {
 		if err := plan(expression); err != nil {
 			t.Errorf("%s, afterwards: %v", expression, err)
+		}
+	}
+}
+
+// Whose share of the places a new form takes is said by the credential, not by the request.
+func TestFormsCountForWhoCalls(t *testing.T) {
+	tok := withSpecial(t)
+	models, err := preprocess.NewModels([]preprocess.Model{{
+		Spec: model.Spec{Name: "m", VocabSize: tok.VocabSize(), ContextTokens: 1000, EOS: []int32{1}}, Tokenizer: tok,
+	}}, preprocess.GenerationConfigNone, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	grammartest.FillBy(t, models.Grammars(), "one")
+	for caller, others := range map[string]string{"one": "two", "two": "one"} {
+		if caller == "two" && runtime.GOMAXPROCS(0) == 1 {
+			continue // the only place is taken
+		}
+		ctx := auth.With(t.Context(), &auth.Principal{Tenant: caller}, "")
+		p, err := models.Plan(ctx, time.Now(), &inferencev1.GenerateRequest{
+			Tenant: others, Input: &inferencev1.GenerateRequest_Prompt{Prompt: "a"},
+			StructuredOutput: &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Regex{Regex: "x"}},
+		}, nil)
+		if busy := status.Code(err) == codes.ResourceExhausted; busy != (caller == "one") {
+			t.Errorf("a form of %q in the name of %q: %v", caller, others, err)
+		}
+		if err == nil && p.Envelope.GetTenant() != caller {
+			t.Errorf("a request of %q is that of %q", caller, p.Envelope.GetTenant())
 		}
 	}
 }

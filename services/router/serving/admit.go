@@ -39,7 +39,7 @@ func (s *Requests) admit(ctx context.Context, sharing Sharing, q *inferencev1.Ge
 	if caller == nil {
 		return by, nil
 	}
-	by.owner, p.Envelope.Tenant = caller.Tenant, caller.Tenant
+	by.owner = caller.Tenant
 	if most := caller.Limits.MaxPriority; int64(q.GetPriority()) > most {
 		s.metrics.limited.WithLabelValues("priority").Inc()
 		return by, rpc.InvalidArgument("priority", fmt.Sprintf("puts it before what its tenant may ask for: at most %d, or over HTTP at least %d", most, -most))

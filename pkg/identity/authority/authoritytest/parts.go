@@ -24,7 +24,7 @@ func Parts(t testing.TB) func(name string) identity.Config {
 		}
 	}
 	for _, name := range []string{"etcd", "nats"} {
-		if err := a.Issue(filepath.Join(folder, name), authority.Request{CommonName: name, ServerOnly: true, Hosts: []string{"127.0.0.1"}}, 0o600); err != nil {
+		if err := a.Issue(filepath.Join(folder, name), authority.Request{CommonName: name, ServerOnly: name == "nats", Hosts: []string{"127.0.0.1"}}, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
