@@ -71,7 +71,7 @@ func TestLimitsThatACallNeverFits(t *testing.T) {
 			"short answers":          {&controlv1.TenantLimits{TokensPerMinute: 50, AnswerTokens: 10}, "/v1/completions", `{"prompt":[300],"n":2}`, http.StatusOK, ""},
 			"tokens of prompts":      {&controlv1.TenantLimits{TokensPerMinute: 7}, "/v1/completions", `{"prompt":[[300,301],[302,303,304]],"max_tokens":2}`, http.StatusBadRequest, "prompt"},
 			"tokens of texts":        {&controlv1.TenantLimits{TokensPerMinute: 6}, "/v1/embeddings", `{"input":[[300,301],[302,303,304]]}`, http.StatusBadRequest, "input"},
-			"texts, a few at a time": {&controlv1.TenantLimits{Concurrency: 1, TokensPerMinute: 7}, "/v1/embeddings", `{"input":[[300,301],[302,303,304]]}`, http.StatusBadRequest, "pool"}, // its engine gives no embeddings
+			"texts, a few at a time": {&controlv1.TenantLimits{Concurrency: 1, TokensPerMinute: 7}, "/v1/embeddings", `{"input":[[300,301],[302,303,304]]}`, http.StatusBadRequest, "model"}, // its engine gives no embeddings
 		} {
 			key, _ := m.create(strings.ReplaceAll(name, " ", "-"), c.limits, "generate")
 			answer, text := m.http(http.MethodPost, c.path, key, c.body)
