@@ -27,12 +27,24 @@ func repeatedTokens(acceptance float64) int {
 	return max(fewestRepeated, int(math.Ceil(1/acceptance)))
 }
 
+// acceptances is how many guesses of speculation.Lookup are right in texts of fewestRepeated tokens that follow the
+// ring with a probability of 1/8, 2/8 and so on: measured, since places of a token vote for what follows it.
+// TestAcceptance holds it against the lookup.
+var acceptances = [fewestRepeated]float64{0.125, 0.151, 0.239, 0.366, 0.515, 0.683, 0.863, 1}
+
+// followFor is the probability for an acceptance. Below the least of acceptances all tokens are as likely.
+func followFor(acceptance float64) float64 {
+	for i, above := range acceptances[1:] {
+		if below := acceptances[i]; acceptance <= above {
+			return (float64(i+1) + max(acceptance-below, 0)/(above-below)) / fewestRepeated
+		}
+	}
+	return 1
+}
+
 // repetition draws texts in which guesses by n-grams find something: they have few tokens, in a
 // ring, and after one comes mostly the next one. Each token depends on the one before it and on
-// chance alone. So a guess, which is what came after the same token once before, is right
-// if both followed the ring, or if both left it for the same token:
-//
-//	acceptance = follow² + (1−follow)²/(tokens−1)
+// chance alone.
 type repetition struct {
 	ring   []int32
 	places map[int32]int // in ring
@@ -51,8 +63,10 @@ func newRepetition(spec model.Spec, acceptance float64) *repetition {
 			}
 		}
 	}
-	m := float64(n)
-	r.follow = (1 + math.Sqrt(max(1-m+acceptance*m*(m-1), 0))) / m
+	r.follow = 1 / float64(n)
+	if n == fewestRepeated {
+		r.follow = followFor(acceptance)
+	}
 	return r
 }
 
