@@ -20,8 +20,12 @@ func (m *Manifests) checkCertificates(r *report) {
 		switch {
 		case issuer == nil:
 			r.add("certificate %s: there is no issuer %s", name, c.Spec.IssuerRef.Name)
-		case !c.Spec.IsCA && (!slices.Contains(c.Spec.Usages, "client auth") || !slices.Contains(c.Spec.Usages, "server auth")):
-			r.add("certificate %s: its usages lack server auth or client auth", name)
+		case !c.Spec.IsCA && !slices.Contains(c.Spec.Usages, "server auth"):
+			r.add("certificate %s: its usages lack server auth", name)
+		case !c.Spec.IsCA && c.Spec.CommonName != "nats" && !slices.Contains(c.Spec.Usages, "client auth"):
+			r.add("certificate %s: its usages lack client auth", name)
+		case c.Spec.CommonName == "nats" && slices.Contains(c.Spec.Usages, "client auth"):
+			r.add("certificate %s: its usages have client auth, but NATS is nobody's client", name)
 		case c.Spec.RenewBefore.Duration >= c.Spec.Duration.Duration && !c.Spec.IsCA:
 			r.add("certificate %s: it is renewed before it begins", name)
 		}
