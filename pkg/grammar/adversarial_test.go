@@ -44,7 +44,7 @@ func TestTooMuchWork(t *testing.T) {
 		if mask := c.Allowed(so); mask != nil {
 			t.Error("a mask was found that takes too long")
 		}
-		if forced := c.Forced(so, 3); forced != nil {
+		if forced, _ := c.Forced(so, 3); forced != nil {
 			t.Errorf("%v are forced", forced)
 		}
 		if mask := easy.Constrain([]int32{eos}).Allowed(so); !allowed(mask, 1) || !allowed(mask, eos) {

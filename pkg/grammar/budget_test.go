@@ -76,7 +76,7 @@ func TestWhatTheBudgetBounds(t *testing.T) {
 	if drafts.Allowed(two) != nil {
 		t.Error("a mask was made for a draft")
 	}
-	if forced := c.Forced(two, 3); forced != nil {
+	if forced, _ := c.Forced(two, 3); forced != nil {
 		t.Errorf("%v are forced", forced)
 	}
 	if c.Prepare(two); c.Allowed(two) != nil || !c.Later() {

@@ -1,7 +1,6 @@
 package grammar
 
 import (
-	"math/bits"
 	"slices"
 
 	"github.com/tandem-serving/tandem/pkg/sampler"
@@ -87,37 +86,6 @@ func (c *Constraint) begin() (end func()) {
 		}
 		g.mu.Unlock()
 	}
-}
-
-// Forced is the tokens that have to come after those that were generated so far, one after
-// another, at most so many: of each, it is the only one that is allowed. Tokens that end an output
-// are not among them.
-func (c *Constraint) Forced(generated []int32, most int) []int32 {
-	defer c.begin()()
-	var forced []int32
-	for at := c.at(generated); at != nil && !at.complete && len(forced) < most && !c.waits(at, len(generated)+len(forced)); {
-		id, is := only(c.grammar.masks.mask(at))
-		if !is {
-			break
-		}
-		forced = append(forced, id)
-		at = c.grammar.masks.next(at, id, c.ends)
-	}
-	return forced
-}
-
-// only is the one token of a mask, if it has one.
-func only(mask []uint64) (id int32, is bool) {
-	for i, word := range mask {
-		switch {
-		case word == 0:
-		case is || word&(word-1) != 0:
-			return 0, false
-		default:
-			id, is = int32(i<<6+bits.TrailingZeros64(word)), true
-		}
-	}
-	return id, is
 }
 
 // Allowed is the tokens that may come after those that were generated so far, a bit for each;

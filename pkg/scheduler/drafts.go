@@ -18,6 +18,7 @@ type drafts struct {
 	lookup     speculation.Lookup
 	acceptance speculation.Acceptance
 	trial      speculation.Trial
+	forced     engine.ForcedTokens // after the text so far
 	// verified were in steps so far, and accepted of those were right.
 	verified, accepted int
 
@@ -101,9 +102,7 @@ func (s *Scheduler) findDrafts(st *step) (contexts int) {
 		if st.run.Batch.Sequences[i].Sample == nil || most <= 0 {
 			continue
 		}
-		if q.drafts == nil {
-			q.drafts = new(drafts)
-		}
+		q.mayDraft()
 		first := len(d.chances)
 		if s.config.EngineDrafts {
 			if len(q.drafts.kinds) < most {
@@ -122,22 +121,53 @@ func (s *Scheduler) findDrafts(st *step) (contexts int) {
 	return contexts
 }
 
-// lookUp finds at most so many drafts of a sequence, and their chances.
+// mayDraft makes what a sequence knows of its drafts.
+func (q *sequence) mayDraft() *drafts {
+	if q.drafts == nil {
+		q.drafts = new(drafts)
+	}
+	return q.drafts
+}
+
+// force takes what an output constraint forces after what the i-th sequence of a step drew.
+func (s *Scheduler) force(q *sequence, e *StepDone, i int) {
+	switch {
+	case i < len(e.Forced) && len(e.Forced[i].Tokens) > 0:
+		q.mayDraft().forced = e.Forced[i]
+	case q.drafts != nil:
+		q.drafts.forced = engine.ForcedTokens{}
+	}
+}
+
+// lookUp finds at most so many drafts of a sequence, and their chances: what an output constraint forces, and
+// then what stands in its text.
 func (d *drafting) lookUp(q *sequence, most int) {
 	own := q.drafts
 	own.tokens, own.kinds = own.tokens[:0], own.kinds[:0]
+	all := 1.0
+	add := func(token int32, kind speculation.Kind) {
+		chance := own.acceptance.Of(&d.acceptance, kind)
+		own.tokens, own.kinds, d.chances = append(own.tokens, token), append(own.kinds, kind), append(d.chances, chance)
+		all *= chance
+	}
+	forced := own.forced.Tokens
+	for i, token := range forced[:min(len(forced), most)] {
+		if own.forced.Open && i == len(forced)-1 {
+			add(token, speculation.ForcedLast)
+		} else {
+			add(token, speculation.Forced)
+		}
+	}
 	text := speculation.Text{Prompt: q.request.Tokens, Generated: q.sampled()}
 	if !own.lookup.Extend(text, lookupAtOnce) {
 		return
 	}
-	for all := 1.0; len(own.tokens) < most && all >= leastChance; {
+	for len(own.tokens) < most && all >= leastChance {
 		token, kind, ok := own.lookup.Next(text, own.tokens)
 		if !ok {
 			return
 		}
-		chance := own.acceptance.Of(&d.acceptance, kind)
-		own.tokens, own.kinds, d.chances = append(own.tokens, token), append(own.kinds, kind), append(d.chances, chance)
-		all *= chance
+		add(token, kind)
 	}
 }
 

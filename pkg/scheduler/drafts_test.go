@@ -70,6 +70,27 @@ func testDraftsSaveSteps(t *testing.T, config func(int) scheduler.Config) {
 	}
 }
 
+// TestForcedTokensAreDrafts: what a constraint forces is drafted where nothing stands in the text, and the last token of
+// it, which is wrong here, soon no more.
+func TestForcedTokensAreDrafts(t *testing.T) {
+	run := func(forces bool) *world {
+		w := newWorld(t, 200, draftsConfig(3))
+		w.forces = forces
+		w.submit(scheduler.Request{ID: 1, Tokens: []int32{1, 2, 3, 4}, MaxTokens: 150})
+		for w.inFlight != nil {
+			w.finishStep(10 * time.Millisecond)
+		}
+		w.finishAll()
+		return w
+	}
+	without, with := run(false), run(true)
+	t.Logf("%d steps, %d of %d drafts right; without, %d steps, %d of %d", with.steps, with.accepted, with.drafts, without.steps, without.accepted, without.drafts)
+	// Of six tokens, three are forced and right.
+	if with.steps > without.steps*2/3 || with.accepted < 150/3 {
+		t.Errorf("%d steps, %d of %d drafts right; without, %d steps", with.steps, with.accepted, with.drafts, without.steps)
+	}
+}
+
 // TestCostlyDraftsAreGivenUp: where each token of a step costs as much as the first, drafts
 // that are mostly wrong lose, and soon there are hardly any.
 func TestCostlyDraftsAreGivenUp(t *testing.T) { bothWays(t, testCostlyDrafts) }

@@ -136,6 +136,9 @@ type StepDone struct {
 	PromptLogprobs   [][]sampler.Logprobs
 	// Cut is engine.Output's.
 	Cut int
+	// Forced is what output constraints force after the tokens, by sequence: engine.Output.Forced. It is
+	// kept.
+	Forced []engine.ForcedTokens
 	// Compute, Drafting and Reading are the engine's times.
 	Compute, Drafting, Reading time.Duration
 	// Err fails every sequence of the step.

@@ -92,6 +92,9 @@ func newSequence(r Request, c Config, ticket uint64, now time.Time) *sequence {
 			Logprobs:    r.Logprobs,
 			TopLogprobs: r.TopLogprobs,
 		}
+		if !c.EngineDrafts {
+			q.samples[i].MostForced = c.MaxDrafts
+		}
 	}
 	return q
 }

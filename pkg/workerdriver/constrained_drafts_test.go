@@ -99,3 +99,30 @@ func TestDraftsUnderSchemas(t *testing.T) {
 		t.Errorf("%d of %d drafts were right", right, all)
 	}
 }
+
+// TestForcedTextIsDrafted: text that a constraint leaves no choice of comes in fewer steps, also where nothing of it
+// stood in the text before.
+func TestForcedTextIsDrafted(t *testing.T) {
+	texts := jsonTokens()
+	vocabulary, err := grammar.NewVocabulary(len(texts), func(id int32) []byte { return texts[id] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	const text = "QWERTZUIOPASDFGHJKLYXCVBNM"
+	form, err := grammar.Compile(t.Context(), &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Regex{Regex: text}}, vocabulary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		got, drafts, accepted, _ := draftingFor(t, 4, len(texts), []scheduler.Request{{
+			Tokens: []int32{3, 4, 5}, MaxTokens: 90, Stop: []int32{2}, Constraint: form.Constrain([]int32{2}),
+		}})
+		var output []byte
+		for _, token := range got[0] {
+			output = append(output, texts[token]...)
+		}
+		if string(output) != text || drafts < len(text)/3 || accepted < drafts-4 {
+			t.Errorf("%q, %d of %d drafts were right", output, accepted, drafts)
+		}
+	})
+}

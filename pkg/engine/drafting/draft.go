@@ -19,12 +19,6 @@ type drafter struct {
 	drafts []int32
 }
 
-// forcing is a sampler.Constraint that knows tokens which surely come.
-type forcing interface {
-	// Forced is the tokens that have to come next, at most so many.
-	Forced(generated []int32, most int) []int32
-}
-
 // ask finds who asks for drafts and may have some, and says whether there is anybody.
 func (e *Engine) ask(batch engine.Batch) bool {
 	e.drafters = e.drafters[:0]
@@ -47,14 +41,15 @@ func (e *Engine) ask(batch engine.Batch) bool {
 	return len(e.drafters) > 0
 }
 
-// drafter begins the drafts of a sequence: with those that are sure to be right.
+// drafter begins the drafts of a sequence: with text that has to come.
 func (e *Engine) drafter(index int, sample *engine.Sample, most int) *drafter {
 	g := &drafter{index: index, sample: sample, text: e.texts.of(sample.DraftRequest.Sequence, sample.History), most: most}
 	g.known = len(g.text.tokens)
-	if c, is := sample.DraftConstraint().(forcing); is {
-		g.drafts = c.Forced(sample.History.Generated, most)
-		g.text.tokens = append(g.text.tokens, g.drafts...)
+	forced := sample.Forced(sample.History.Generated, most)
+	if g.drafts = forced.Tokens; forced.Open {
+		g.drafts = g.drafts[:len(g.drafts)-1] // the draft model knows better how the text goes on
 	}
+	g.text.tokens = append(g.text.tokens, g.drafts...)
 	g.drafts = slices.Grow(g.drafts, most-len(g.drafts))
 	return g
 }

@@ -390,12 +390,12 @@ func (f *forced) Allowed(generated []int32) []uint64 {
 	return []uint64{^uint64(0), 1<<33 - 1}
 }
 
-func (f *forced) Forced(generated []int32, most int) (tokens []int32) {
+func (f *forced) Forced(generated []int32, most int) (tokens []int32, open bool) {
 	f.asked++
 	if n := len(generated); n%2 == 1 && most > 0 {
-		return []int32{int32(n % 50)}
+		return []int32{int32(n % 50)}, false
 	}
-	return nil
+	return nil, false
 }
 
 // What a form of output leaves no choice of the draft model is not asked for, and drafts are such as it allows.

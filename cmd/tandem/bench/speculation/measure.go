@@ -27,13 +27,13 @@ type Result struct {
 	Threads int    `json:"threads"`
 	ISA     string `json:"isa"`
 	// PlainTokens and SpeculativeTokens are tokens a second in decode, without and with drafts,
-	// of the best rounds.
+	// over all rounds.
 	PlainTokens       float64 `json:"plain_tokens_per_s"`
 	SpeculativeTokens float64 `json:"speculative_tokens_per_s"`
-	// Gain is the median, over the rounds, of the rate with drafts over that without in the same
-	// round, and BestGain that of the best rounds.
-	Gain     float64 `json:"gain"`
-	BestGain float64 `json:"best_gain"`
+	// Gains are, by round, the rate with drafts over that without; Gain is their median. Each round has
+	// texts of its own, and what drafts gain differs with the text.
+	Gain  float64   `json:"gain"`
+	Gains []float64 `json:"gains"`
 	// Drafts were verified, and Accepted of them right; Acceptance is the share of those that were
 	// right among those before which no other was wrong.
 	Drafts     int     `json:"drafts"`
@@ -78,20 +78,19 @@ func Measure(ctx context.Context, weights, draft *cpu.Weights, plan Plan, progre
 		defer runtime.UnlockOSThread()
 	}
 	r := &Result{Plan: plan, Model: weights.Spec().Name, Threads: weights.Threads(), ISA: weights.ISA()}
-	prompts, err := plan.prompts(ctx, e)
-	if err != nil {
-		return nil, err
-	}
 	var schedulers [2]*scheduler.Scheduler
 	for i := range schedulers {
 		if schedulers[i], err = plan.newScheduler(e, i*plan.MaxDrafts); err != nil {
 			return nil, err
 		}
 	}
-	judged, steps, tokens := 0, 0, 0
-	var took, drafting time.Duration
-	var gains []float64
+	judged := 0
+	var all [2]run // of each way
 	for round := range plan.Rounds {
+		prompts, err := plan.prompts(ctx, e, round)
+		if err != nil {
+			return nil, err
+		}
 		runs := [2]run{{}, {drafts: plan.MaxDrafts, keep: plan.Keep, chance: rand.New(rand.NewPCG(uint64(round), 1))}}
 		for i := range runs { // in turns, and each first as often as the other
 			q := &runs[(i+round)%2]
@@ -105,28 +104,28 @@ func Measure(ctx context.Context, weights, draft *cpu.Weights, plan Plan, progre
 		if !slices.EqualFunc(plain.outputs, speculative.outputs, slices.Equal[[]int32]) {
 			return nil, errors.New("speculation changed tokens, which is a bug: report it with this command")
 		}
-		r.PlainTokens, r.SpeculativeTokens = max(r.PlainTokens, plain.rate()), max(r.SpeculativeTokens, speculative.rate())
-		gains = append(gains, speculative.rate()/plain.rate())
+		r.Gains = append(r.Gains, speculative.rate()/plain.rate())
 		r.Drafts, r.Accepted, judged = r.Drafts+speculative.drafted, r.Accepted+speculative.accepted, judged+speculative.judged
-		steps, tokens = steps+speculative.parts, tokens+speculative.tokens
-		took, drafting = took+speculative.took, drafting+speculative.drafting
+		for i := range all {
+			all[i].add(&runs[i])
+		}
 		progress(int64(round+1), int64(plan.Rounds))
 	}
-	r.Gain, r.BestGain = stats.Median(gains), r.SpeculativeTokens/r.PlainTokens
+	r.PlainTokens, r.SpeculativeTokens, r.Gain = all[0].rate(), all[1].rate(), stats.Median(r.Gains)
 	if judged > 0 {
 		r.Acceptance = float64(r.Accepted) / float64(judged)
 	}
-	r.TokensPerStep = float64(tokens) / float64(steps)
-	r.DraftingShare = drafting.Seconds() / took.Seconds()
+	r.TokensPerStep = float64(all[1].tokens) / float64(all[1].parts)
+	r.DraftingShare = all[1].drafting.Seconds() / all[1].took.Seconds()
 	return r, nil
 }
 
-// prompts has the model write a passage for each sequence of the batch, and makes prompts that
-// repeat it.
-func (p Plan) prompts(ctx context.Context, e engine.Engine) ([][]int32, error) {
+// prompts has the model write a passage for each sequence of the batch, others in each round, and
+// makes prompts that repeat it.
+func (p Plan) prompts(ctx context.Context, e engine.Engine, round int) ([][]int32, error) {
 	first := make([][]int32, p.Batch)
 	for i := range first {
-		first[i] = []int32{int32((i*7919 + 11) % e.Model().VocabSize)}
+		first[i] = []int32{int32(((round*p.Batch+i)*7919 + 11) % e.Model().VocabSize)}
 	}
 	s, err := p.newScheduler(e, 0)
 	if err != nil {
@@ -162,6 +161,11 @@ type run struct {
 }
 
 func (q *run) rate() float64 { return float64(q.tokens) / q.took.Seconds() }
+
+// add counts another run's steps.
+func (q *run) add(other *run) {
+	q.took, q.drafting, q.tokens, q.parts = q.took+other.took, q.drafting+other.drafting, q.tokens+other.tokens, q.parts+other.parts
+}
 
 // newScheduler makes a worker's scheduler, which lives through all rounds: what it learns of drafts
 // and steps it knows in the next.

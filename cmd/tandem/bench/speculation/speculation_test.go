@@ -37,7 +37,7 @@ func TestMeasure(t *testing.T) {
 	if r.Drafts == 0 || r.Accepted > r.Drafts || r.Acceptance < 0 || r.Acceptance > 1 {
 		t.Errorf("%d of %d draft tokens were right: acceptance %v", r.Accepted, r.Drafts, r.Acceptance)
 	}
-	if !(r.PlainTokens > 0) || !(r.SpeculativeTokens > 0) || !(r.Gain > 0) || !(r.BestGain > 0) || r.TokensPerStep < 1 {
+	if !(r.PlainTokens > 0) || !(r.SpeculativeTokens > 0) || !(r.Gain > 0) || len(r.Gains) != r.Rounds || r.TokensPerStep < 1 {
 		t.Errorf("%+v", r)
 	}
 	t.Logf("%+v", r)

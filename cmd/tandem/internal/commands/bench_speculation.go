@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -115,10 +116,10 @@ func printBenchSpeculation(out io.Writer, r *speculation.Result) error {
 
 plain        %10.1f tokens/s
 speculative  %10.1f tokens/s
-gain         %10.2f (of the best rounds %.2f)
+gain         %10.2f (%.2f to %.2f by text)
 acceptance   %10.2f (%d of %d drafts were right)
 tokens/step  %10.2f
 drafting     %10.2f of the time with drafts
-`, r.Model, r.DType, r.KV, r.ISA, r.Threads, r.Batch, r.Rounds, r.PlainTokens, r.SpeculativeTokens, r.Gain, r.BestGain, r.Acceptance, r.Accepted, r.Drafts, r.TokensPerStep, r.DraftingShare)
+`, r.Model, r.DType, r.KV, r.ISA, r.Threads, r.Batch, r.Rounds, r.PlainTokens, r.SpeculativeTokens, r.Gain, slices.Min(r.Gains), slices.Max(r.Gains), r.Acceptance, r.Accepted, r.Drafts, r.TokensPerStep, r.DraftingShare)
 	return err
 }
