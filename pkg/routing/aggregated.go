@@ -59,19 +59,6 @@ func (rt *Router) aggregatedPrefills(s *search, decodes fitness) *candidates {
 // than decode with prefill. prefill may be nil. It is reached after aheadMs of other requests, and
 // there are so many senders like it.
 func (rt *Router) bestAggregated(s *search, decodes, aggregatedPrefills *candidates, decode, prefill *candidate, aheadMs float64, senders int) (best *candidate, better bool) {
-	// Those that are near the best for decoding are near it for all of the request, too, and of
-	// many some will do.
-	var fittest []*candidate
-	if decodes.fitness.usable() {
-		fittest = decodes.fittest()
-	}
-	first, limit := 0, math.Inf(1)
-	if len(fittest) > aggregatedMost {
-		first = rt.random.IntN(len(fittest))
-	}
-	if decode != nil && decode.fitness == decodes.fitness { // else it was chosen for its path alone
-		limit = rt.nearLimit(decode)
-	}
 	behind := 0. // how long others wait who come after it, for each millisecond of a worker's time
 	if senders > 0 {
 		behind = float64(max(len(rt.queue.ids)+rt.heldElsewhere()-1-s.ahead, 0)) / float64(senders)
@@ -84,24 +71,13 @@ func (rt *Router) bestAggregated(s *search, decodes, aggregatedPrefills *candida
 		prompts, _ := rt.promptsPerMs(s.request.Model)
 		after += prompts * (waits + prefill.queueMs)
 	}
-	out := rt.lists.next()
-	for i := range fittest {
-		c := fittest[(first+i)%len(fittest)]
-		if len(fittest) > aggregatedMost && c.totalMs > limit {
-			continue
-		}
-		out.all = append(out.all, candidate{finding: c.finding})
-		aggregated := &out.all[len(out.all)-1]
-		rt.costOf(s, controlv1.Role_ROLE_DECODE, aggregated, c.cached, false)
-		if aggregated.totalMs += behind * aggregated.workMs; len(out.all) == aggregatedMost {
-			break
-		}
-	}
+	all := rt.lists.next()
+	rt.addAggregatedDecodes(s, all, decodes, decode, behind)
 	if aggregatedPrefills.fitness.usable() {
 		for _, c := range aggregatedPrefills.fittest() {
 			aggregated := *c
 			aggregated.totalMs += after * (c.workMs + c.decodeMs)
-			out.all = append(out.all, aggregated)
+			all.all = append(all.all, aggregated)
 		}
 	}
 	overload := rt.now.Sub(rt.refusedForLoadAt) < overloadLasts
@@ -110,7 +86,7 @@ func (rt *Router) bestAggregated(s *search, decodes, aggregatedPrefills *candida
 			return idle, true
 		}
 	}
-	best = rt.pick(out.every())
+	best = rt.pick(all.every())
 	best.totalMs += best.delaysOthersMs
 	if prefill == nil || best.crowded {
 		return best, prefill == nil
@@ -120,9 +96,41 @@ func (rt *Router) bestAggregated(s *search, decodes, aggregatedPrefills *candida
 	if misses := decode.misses || prefill.misses || prefill.missesAfter(s, aheadMs); misses != bestMisses {
 		return best, misses && !(s.allPromptsOnPrefill && best.load.decoding > 0)
 	}
-	if s.allPromptsOnPrefill {
-		return best, false
+	return best, !s.allPromptsOnPrefill && rt.aggregatedCostsLess(s, best, decode, prefill, overload, waits+after*prefill.workMs)
+}
+
+// addAggregatedDecodes adds to all the decode workers that may be the best for all of a request: those near
+// the best for decoding are near it for all, too, and of many some will do. Others wait behind milliseconds for
+// each of a worker's time.
+func (rt *Router) addAggregatedDecodes(s *search, all, decodes *candidates, decode *candidate, behind float64) {
+	if !decodes.fitness.usable() {
+		return
 	}
+	fittest := decodes.fittest()
+	first, limit := 0, math.Inf(1)
+	if len(fittest) > aggregatedMost {
+		first = rt.random.IntN(len(fittest))
+	}
+	if decode != nil && decode.fitness == decodes.fitness { // else it was chosen for its path alone
+		limit = rt.nearLimit(decode)
+	}
+	for i := range fittest {
+		c := fittest[(first+i)%len(fittest)]
+		if len(fittest) > aggregatedMost && c.totalMs > limit {
+			continue
+		}
+		all.all = append(all.all, candidate{finding: c.finding})
+		aggregated := &all.all[len(all.all)-1]
+		rt.costOf(s, controlv1.Role_ROLE_DECODE, aggregated, c.cached, false)
+		if aggregated.totalMs += behind * aggregated.workMs; len(all.all) == aggregatedMost {
+			break
+		}
+	}
+}
+
+// aggregatedCostsLess compares an aggregated placement with decode and prefill, for which others wait for
+// waitsMs.
+func (rt *Router) aggregatedCostsLess(s *search, best, decode, prefill *candidate, overload bool, waitsMs float64) bool {
 	// A sequence that begins late gets more of a decode worker's steps, so that its tokens are in time:
 	// the prompts there lose as much.
 	lateMs := 0.
@@ -130,10 +138,10 @@ func (rt *Router) bestAggregated(s *search, decodes, aggregatedPrefills *candida
 		lateMs = prefill.transferMs
 	}
 	if overload && !best.worker.takesAggregated && !best.misses && best.queueMs <= prefill.queueMs && best.promptMs+best.decodeMs <= (prefill.workMs+decode.decodeMs+lateMs)*(1+rt.config.NearBest) {
-		return best, true
+		return true
 	}
 	// Where costs are too close to tell apart, both pools are used.
-	return best, best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.totalMs+lateMs+waits+after*prefill.workMs
+	return best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.totalMs+lateMs+waitsMs
 }
 
 // idlest is the cheapest of those workers that have a place and little to do, and meet the objective;

@@ -29,44 +29,15 @@ const (
 // makes a request of it, without ID and Kind. Its errors are gRPC statuses.
 func ParseTask(task *workerv1.Task, spec model.Spec, deadline time.Time) (scheduler.Request, error) {
 	none := scheduler.Request{}
-	if task == nil {
-		return none, rpc.InvalidArgument("task", "is missing")
+	if err := checkTask(task, spec); err != nil {
+		return none, err
 	}
-	if task.GetModelDigest() != spec.Digest {
-		return none, rpc.Error(codes.FailedPrecondition, api.ReasonModelMismatch,
-			fmt.Sprintf("this worker serves %s with digest %s, but the request is for digest %s: wait until the router has the worker's new record", spec.Name, spec.Digest, task.GetModelDigest()), 0)
-	}
-	ids := task.GetTokenIds()
-	if len(ids) == 0 {
-		return none, rpc.InvalidArgument("task.token_ids", "is empty")
-	}
-	if len(ids) >= spec.ContextTokens {
-		return none, rpc.InvalidArgument("task.token_ids", fmt.Sprintf("%d tokens leave no room in a context of %d", len(ids), spec.ContextTokens))
-	}
-	tokens := make([]int32, len(ids))
-	for i, id := range ids {
+	tokens := make([]int32, len(task.GetTokenIds()))
+	for i, id := range task.GetTokenIds() {
 		if int64(id) >= int64(spec.VocabSize) {
 			return none, rpc.InvalidArgument("task.token_ids", fmt.Sprintf("token %d at index %d is outside the vocabulary of %d", id, i, spec.VocabSize))
 		}
 		tokens[i] = int32(id)
-	}
-	if task.GetGenerated() >= uint32(len(ids)) {
-		return none, rpc.InvalidArgument("task.generated", fmt.Sprintf("%d of %d tokens cannot have been generated", task.GetGenerated(), len(ids)))
-	}
-	if task.GetMaxTokens() > math.MaxInt32 {
-		return none, rpc.InvalidArgument("task.max_tokens", fmt.Sprintf("%d is above %d", task.GetMaxTokens(), math.MaxInt32))
-	}
-	if task.GetMaxTokens() <= task.GetGenerated() {
-		return none, rpc.InvalidArgument("task.max_tokens", fmt.Sprintf("%d is not above the %d generated already", task.GetMaxTokens(), task.GetGenerated()))
-	}
-	if n := len(task.GetStopTokenIds()); n > maxStopTokens {
-		return none, rpc.InvalidArgument("task.stop_token_ids", fmt.Sprintf("%d are more than %d", n, maxStopTokens))
-	}
-	if n := len(task.GetEnvelope().GetCacheSalt()); n > maxSaltBytes {
-		return none, rpc.InvalidArgument("task.envelope.cache_salt", fmt.Sprintf("%d bytes are more than %d", n, maxSaltBytes))
-	}
-	if n := len(task.GetEnvelope().GetTenant()); n > maxTenantBytes {
-		return none, rpc.InvalidArgument("task.envelope.tenant", fmt.Sprintf("%d bytes are more than %d", n, maxTenantBytes))
 	}
 	stop := make([]int32, 0, len(task.GetStopTokenIds()))
 	for _, id := range task.GetStopTokenIds() {
@@ -82,24 +53,12 @@ func ParseTask(task *workerv1.Task, spec model.Spec, deadline time.Time) (schedu
 		}
 		return none, rpc.InvalidArgument(field, problem)
 	}
-	if task.GetMinTokens() > math.MaxInt32 {
-		return none, rpc.InvalidArgument("task.min_tokens", fmt.Sprintf("%d is above %d", task.GetMinTokens(), math.MaxInt32))
-	}
 	if task.GetMinTokens() > 0 && len(stop) > 0 {
 		params.MinTokens, params.Ends = int(task.GetMinTokens()), stop
 	}
-	if n := task.GetLogprobs(); n > sampler.MaxTopLogprobs {
-		return none, rpc.InvalidArgument("task.logprobs", fmt.Sprintf("%d is more than %d", n, sampler.MaxTopLogprobs))
-	}
 	var pooling *engine.Pooling
 	if task.GetPool() {
-		if task.GetMaxTokens() != task.GetGenerated()+1 {
-			return none, rpc.InvalidArgument("task.max_tokens", "with pool, one token has to be generated")
-		}
 		pooling = engine.NewPooling(spec.HiddenSize)
-	}
-	if n := task.GetPromptLogprobs(); n > sampler.MaxTopLogprobs {
-		return none, rpc.InvalidArgument("task.prompt_logprobs", fmt.Sprintf("%d is more than %d", n, sampler.MaxTopLogprobs))
 	}
 	return scheduler.Request{
 		Pooling:        pooling,
@@ -118,6 +77,48 @@ func ParseTask(task *workerv1.Task, spec model.Spec, deadline time.Time) (schedu
 		EachIn:      max(task.GetEnvelope().GetSlo().GetTpot().AsDuration(), 0),
 		Deadline:    deadline,
 	}, nil
+}
+
+// checkTask checks what takes no look at each token.
+func checkTask(task *workerv1.Task, spec model.Spec) error {
+	if task == nil {
+		return rpc.InvalidArgument("task", "is missing")
+	}
+	if task.GetModelDigest() != spec.Digest {
+		return rpc.Error(codes.FailedPrecondition, api.ReasonModelMismatch,
+			fmt.Sprintf("this worker serves %s with digest %s, but the request is for digest %s: wait until the router has the worker's new record", spec.Name, spec.Digest, task.GetModelDigest()), 0)
+	}
+	wrong := func(field, problem string, args ...any) error {
+		return rpc.InvalidArgument("task."+field, fmt.Sprintf(problem, args...))
+	}
+	tokens, generated, most, e := len(task.GetTokenIds()), task.GetGenerated(), task.GetMaxTokens(), task.GetEnvelope()
+	switch {
+	case tokens == 0:
+		return wrong("token_ids", "is empty")
+	case tokens >= spec.ContextTokens:
+		return wrong("token_ids", "%d tokens leave no room in a context of %d", tokens, spec.ContextTokens)
+	case generated >= uint32(tokens):
+		return wrong("generated", "%d of %d tokens cannot have been generated", generated, tokens)
+	case most > math.MaxInt32:
+		return wrong("max_tokens", "%d is above %d", most, math.MaxInt32)
+	case most <= generated:
+		return wrong("max_tokens", "%d is not above the %d generated already", most, generated)
+	case len(task.GetStopTokenIds()) > maxStopTokens:
+		return wrong("stop_token_ids", "%d are more than %d", len(task.GetStopTokenIds()), maxStopTokens)
+	case len(e.GetCacheSalt()) > maxSaltBytes:
+		return wrong("envelope.cache_salt", "%d bytes are more than %d", len(e.GetCacheSalt()), maxSaltBytes)
+	case len(e.GetTenant()) > maxTenantBytes:
+		return wrong("envelope.tenant", "%d bytes are more than %d", len(e.GetTenant()), maxTenantBytes)
+	case task.GetMinTokens() > math.MaxInt32:
+		return wrong("min_tokens", "%d is above %d", task.GetMinTokens(), math.MaxInt32)
+	case task.GetLogprobs() > sampler.MaxTopLogprobs:
+		return wrong("logprobs", "%d is more than %d", task.GetLogprobs(), sampler.MaxTopLogprobs)
+	case task.GetPool() && most != generated+1:
+		return wrong("max_tokens", "with pool, one token has to be generated")
+	case task.GetPromptLogprobs() > sampler.MaxTopLogprobs:
+		return wrong("prompt_logprobs", "%d is more than %d", task.GetPromptLogprobs(), sampler.MaxTopLogprobs)
+	}
+	return nil
 }
 
 // RefusedError is the status for a request that the scheduler did not take.
