@@ -61,7 +61,7 @@ func (rt *Router) aggregatedPrefills(s *search, decodes fitness) *candidates {
 func (rt *Router) bestAggregated(s *search, decodes, aggregatedPrefills *candidates, decode, prefill *candidate, aheadMs float64, senders int) (best *candidate, better bool) {
 	behind := 0. // how long others wait who come after it, for each millisecond of a worker's time
 	if senders > 0 {
-		behind = float64(max(len(rt.queue.ids)+rt.heldElsewhere()-1-s.ahead, 0)) / float64(senders)
+		behind = float64(max(len(rt.queue.ids)+rt.heldByPeers()-1-s.ahead, 0)) / float64(senders)
 	}
 	// Who waits for a prefill worker waits for those that go before it there, and has those come
 	// after it who come meanwhile.

@@ -32,10 +32,10 @@ type search struct {
 	// longerMs is how much longer than it is its prompt is taken to be (lengths.go).
 	longerMs           float64
 	aggregatedPrefills *candidates
-	// elsewhere and elsewhereMs are those of them that wait at other routers.
-	elsewhere   int
-	elsewhereMs float64
-	poolUse     // of all workers
+	// aheadAtPeers and aheadAtPeersMs are those of them that wait at other routers.
+	aheadAtPeers   int
+	aheadAtPeersMs float64
+	poolUse        // of all workers
 	// possible is how many workers may decode the request, or do all of it, now or later.
 	possible int
 	// best is the decode worker by which was decided whether one worker does all; nil: none may take it, for

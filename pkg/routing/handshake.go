@@ -69,7 +69,7 @@ func (rt *Router) connectTo(w *worker) {
 func (rt *Router) forgetSuccessor(w *worker) {
 	if successor := w.successor; successor != nil {
 		w.successor = nil
-		rt.elsewhere.drop(successor)
+		rt.peerLoads.drop(successor)
 		rt.unanswered[successor.record.GetRole()]--
 		rt.out = append(rt.out, Forget{successor.ref})
 	}
@@ -99,7 +99,7 @@ func (rt *Router) connected(now time.Time, e Connected) {
 		w.answered = true
 		rt.unanswered[w.role]--
 		i, _ := rt.position(w.ref.ID)
-		rt.order, rt.elsewhere.refs, rt.waking.known = slices.Insert(rt.order, i, w), nil, false
+		rt.order, rt.peerLoads.refs, rt.waking.known = slices.Insert(rt.order, i, w), nil, false
 		if w.isStore() {
 			rt.stores = append(rt.stores, w)
 			slices.SortFunc(rt.stores, byID)

@@ -66,7 +66,7 @@ func (rt *Router) hedge(now time.Time, e Hedge) {
 	case !rt.hedges.enough(e.Again) || rt.config.HedgeShare <= 0:
 		refuse(HedgeBudget, fmt.Sprintf("hedged attempts are %v of the requests, the limit", rt.config.HedgeShare))
 		return
-	case len(rt.queue.ids) > 0 || rt.heldElsewhere() > 0 || !rt.policy.waitsAtRouter:
+	case len(rt.queue.ids) > 0 || rt.heldByPeers() > 0 || !rt.policy.waitsAtRouter:
 		refuse(HedgeNoCapacity, "requests wait for workers")
 		return
 	}

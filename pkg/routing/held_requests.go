@@ -49,14 +49,14 @@ func (rt *Router) holds(s *search, decode, prefill *candidate, aheadMs float64, 
 		return true
 	}
 	// Requests of other routers that go before it take what is free, the next one the worker that is free first.
-	elsewhereMs := s.elsewhereMs / float64(max(min(firsts, s.elsewhere), 1))
-	over, own := first.queueMs+elsewhereMs-first.ceilingMs, first.ownMs-first.ceilingMs
+	peersMs := s.aheadAtPeersMs / float64(max(min(firsts, s.aheadAtPeers), 1))
+	over, own := first.queueMs+peersMs-first.ceilingMs, first.ownMs-first.ceilingMs
 	// Who was let in gets its first token in time, if need be before there is a place for the second.
 	late := !fresh && first.missesAfter(s, lastChanceMs)
 	if decode.measured && !late {
 		placeMs := decode.placeMs
-		if s.elsewhere > 0 {
-			placeMs = decode.waitForPlaceMs(decode.before+s.elsewhere/decodes, decode.sequenceMs)
+		if s.aheadAtPeers > 0 {
+			placeMs = decode.waitForPlaceMs(decode.before+s.aheadAtPeers/decodes, decode.sequenceMs)
 		}
 		over, own = max(over, placeMs-decode.placeCeilingMs), max(own, decode.ownPlaceMs-decode.placeCeilingMs)
 	}
@@ -77,8 +77,8 @@ const lastChanceMs = 10
 // be, by how well it was predicted: who is let in is not refused later.
 func (rt *Router) lookAhead(s *search) {
 	s.ahead, s.aheadMs = rt.queue.ahead(s.entry)
-	s.elsewhere, s.elsewhereMs = rt.aheadElsewhere(s.entry)
-	s.ahead, s.aheadMs = s.ahead+s.elsewhere, s.aheadMs+s.elsewhereMs
+	s.aheadAtPeers, s.aheadAtPeersMs = rt.aheadAtPeers(s.entry)
+	s.ahead, s.aheadMs = s.ahead+s.aheadAtPeers, s.aheadMs+s.aheadAtPeersMs
 	s.doubt = 1
 	if s.entry.workMs == 0 {
 		s.doubt = rt.queue.waits.factorAt(s.now)

@@ -53,7 +53,7 @@ func (w *worker) add(id string, s *ownLoad) {
 	w.own[id] = s
 	w.owned = len(w.own)
 	w.unseen = append(w.unseen, &s.requestLoad)
-	w.elsewhere.tells[w.number] = true // of its prompt, too
+	w.peerLoads.tells[w.number] = true // of its prompt, too
 	s.unseen = len(w.unseen)
 	w.total.add(&s.loadSum, 1)
 	w.unseenTotal.add(&s.loadSum, 1)

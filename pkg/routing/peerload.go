@@ -87,7 +87,7 @@ func (rt *Router) learnRouters(e ViewChanged) {
 	}
 	for _, t := range before {
 		if !slices.Contains(rt.otherRouters, t) {
-			rt.elsewhere.forget(t)
+			rt.peerLoads.forget(t)
 		}
 	}
 	rt.refused()
@@ -115,17 +115,17 @@ func (rt *Router) tell(now time.Time) {
 	report.Shares = make([]*controlv1.RouterShare, 0, rt.outgoing.shares)
 	made := make([]controlv1.RouterShare, rt.outgoing.shares) // all at once, and beside one another
 	left, next := sentMost, ""
-	workers := rt.elsewhere.ordered(rt.order)
+	workers := rt.peerLoads.ordered(rt.order)
 	begin, _ := rt.position(rt.outgoing.next)
 	for i := range workers {
 		n := workers[(begin+i)%len(workers)]
-		if !rt.elsewhere.tells[n.number] {
+		if !rt.peerLoads.tells[n.number] {
 			continue
 		}
 		w := n.worker
 		prompts := w.promptTime.share(now)
 		if len(w.unseen) == 0 && prompts < promptsTell {
-			rt.elsewhere.tells[n.number] = false
+			rt.peerLoads.tells[n.number] = false
 			continue
 		}
 		if len(made) == 0 {
@@ -206,19 +206,19 @@ func (rt *Router) routerReported(now time.Time, report *controlv1.RouterReport) 
 	case ignored:
 		return
 	case contradicts:
-		rt.elsewhere.forget(t)
+		rt.peerLoads.forget(t)
 		t.refusedAt = time.Time{}
 		rt.refused()
 		rt.out = append(rt.out, Distrusted{Worker: Ref{origin.GetId(), t.epoch}, Why: DistrustRouter, Wait: t.trust.doubt(now)})
 		return
 	}
 	rt.peerReports++
-	rt.elsewhere.said(now, t, rt.peerReports)
+	rt.peerLoads.said(now, t, rt.peerReports)
 	left, place := sentMost, 0
 	for _, of := range report.GetShares() {
 		ref := Ref{of.GetWorkerId(), of.GetEpoch()}
 		// Routers tell of workers in the order that this one has them in, too, if from another one on.
-		n, next := rt.elsewhere.find(rt.order, ref, place)
+		n, next := rt.peerLoads.find(rt.order, ref, place)
 		place = next
 		var w *worker
 		var number int
@@ -271,8 +271,8 @@ func (rt *Router) routerReported(now time.Time, report *controlv1.RouterReport) 
 	}
 }
 
-// aheadElsewhere is what waits at other routers and goes before e.
-func (rt *Router) aheadElsewhere(e *entry) (requests int, ms float64) {
+// aheadAtPeers is what waits at other routers and goes before e.
+func (rt *Router) aheadAtPeers(e *entry) (requests int, ms float64) {
 	for _, t := range rt.otherRouters {
 		for i := range t.held {
 			if h := &t.held[i]; h.before(e) {
@@ -284,8 +284,8 @@ func (rt *Router) aheadElsewhere(e *entry) (requests int, ms float64) {
 	return min(requests, math.MaxInt32), ms
 }
 
-// heldElsewhere is how many requests wait at other routers.
-func (rt *Router) heldElsewhere() (requests int) {
+// heldByPeers is how many requests wait at other routers.
+func (rt *Router) heldByPeers() (requests int) {
 	for _, t := range rt.otherRouters {
 		for i := range t.held {
 			requests += t.held[i].requests

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// elsewhere is what other routers said last of each worker. Reports come all the time and are of
+// peerLoads is what other routers said last of each worker. Reports come all the time and are of
 // many workers, so each router's is a table by the workers' numbers, and the sums over them are
 // made when somebody asks.
-type elsewhere struct {
+type peerLoads struct {
 	told []*otherRouter // those of which something counts, by when they said it
 	// numbers are how many numbers of workers there were, free those that are not used.
 	numbers int
@@ -34,8 +34,8 @@ type toldShare struct {
 }
 
 // number gives a worker a number that no other has.
-func (x *elsewhere) number(w *worker) {
-	w.elsewhere, w.number = x, x.numbers
+func (x *peerLoads) number(w *worker) {
+	w.peerLoads, w.number = x, x.numbers
 	if last := len(x.free) - 1; last >= 0 {
 		w.number, x.free = x.free[last], x.free[:last]
 		return
@@ -44,7 +44,7 @@ func (x *elsewhere) number(w *worker) {
 }
 
 // drop takes a worker's number back, with all that was said of it.
-func (x *elsewhere) drop(w *worker) {
+func (x *peerLoads) drop(w *worker) {
 	for _, t := range x.told {
 		if s := t.share(w); s != nil {
 			s.report = 0
@@ -54,7 +54,7 @@ func (x *elsewhere) drop(w *worker) {
 }
 
 // ordered are the workers of Router.order, with what it takes to find one beside one another.
-func (x *elsewhere) ordered(order []*worker) []numbered {
+func (x *peerLoads) ordered(order []*worker) []numbered {
 	if x.refs == nil {
 		x.refs = make([]numbered, len(order))
 		for i, w := range order {
@@ -66,7 +66,7 @@ func (x *elsewhere) ordered(order []*worker) []numbered {
 
 // find is a worker that comes from place at on in an order, and the place after it; nil: it does
 // not, and at is where the ones after it do.
-func (x *elsewhere) find(order []*worker, ref Ref, at int) (*numbered, int) {
+func (x *peerLoads) find(order []*worker, ref Ref, at int) (*numbered, int) {
 	refs := x.ordered(order)
 	for i := at; i < len(refs); i++ {
 		switch r := &refs[i]; {
@@ -80,7 +80,7 @@ func (x *elsewhere) find(order []*worker, ref Ref, at int) (*numbered, int) {
 }
 
 // said has what a router said count from now on, as a report with nothing in it.
-func (x *elsewhere) said(now time.Time, t *otherRouter, report uint64) {
+func (x *peerLoads) said(now time.Time, t *otherRouter, report uint64) {
 	x.forget(t)
 	t.at, t.report = now, report
 	if missing := x.numbers - len(t.shares); missing > 0 {
@@ -90,13 +90,13 @@ func (x *elsewhere) said(now time.Time, t *otherRouter, report uint64) {
 }
 
 // forget has nothing of what a router said count any more.
-func (x *elsewhere) forget(t *otherRouter) {
+func (x *peerLoads) forget(t *otherRouter) {
 	x.told = slices.DeleteFunc(x.told, func(o *otherRouter) bool { return o == t })
 	t.report, t.sent, t.held = 0, t.sent[:0], t.held[:0]
 }
 
 // expire forgets what was said before a time.
-func (x *elsewhere) expire(before time.Time) {
+func (x *peerLoads) expire(before time.Time) {
 	for len(x.told) > 0 && x.told[0].at.Before(before) {
 		x.forget(x.told[0])
 	}
@@ -116,7 +116,7 @@ func (t *otherRouter) of(s *toldShare) []requestLoad { return t.sent[s.sent.from
 // ofOtherRouters is the sum of the requests that other routers say they sent and that the last load
 // report does not count, and the share of the worker's time that their prompts took.
 func (w *worker) ofOtherRouters() (sent loadSum, prompts float64) {
-	for _, t := range w.elsewhere.told {
+	for _, t := range w.peerLoads.told {
 		if s := t.share(w); s != nil {
 			prompts += s.prompts
 			for i := s.sent.from; i < s.sent.to; i++ {
@@ -145,7 +145,7 @@ func (w *worker) counted(before, tasks uint64) {
 		known(s)
 	}
 	w.eachOther(known)
-	for _, t := range w.elsewhere.told {
+	for _, t := range w.peerLoads.told {
 		if s := t.share(w); s != nil {
 			left := slices.DeleteFunc(t.of(s), func(s requestLoad) bool {
 				return s.task > 0 && s.task <= tasks || s.task == 0 && unknown > 0
@@ -158,7 +158,7 @@ func (w *worker) counted(before, tasks uint64) {
 // eachOther calls do with each request that another router sent and the last load report does not
 // count.
 func (w *worker) eachOther(do func(*requestLoad)) {
-	for _, t := range w.elsewhere.told {
+	for _, t := range w.peerLoads.told {
 		if s := t.share(w); s != nil {
 			for i := range t.of(s) {
 				do(&t.of(s)[i])

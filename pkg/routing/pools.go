@@ -223,7 +223,7 @@ func (rt *Router) reviewPoolUse(model string, d *demand) {
 	}
 	aggregated, disaggregated, computed := d.poolRates(prefill, decode)
 	t := rt.traffic[model]
-	comes := t.perSecond(rt.now) * float64(1+len(rt.elsewhere.told)) / 1000
+	comes := t.perSecond(rt.now) * float64(1+len(rt.peerLoads.told)) / 1000
 	var expects [uses]float64
 	// A prompt is not disturbed on a worker that has one request at a time.
 	expects[allAggregated] = max(t.inTime.beside*share(comes, aggregated), t.inTime.undisturbed*share(comes, d.exclusiveRate(prefill, decode)))

@@ -12,7 +12,7 @@ func (rt *Router) promptsPerMs(model string) (prompts, sent float64) {
 	if d == nil || workers == 0 {
 		return 0, 0
 	}
-	each := float64(1+len(rt.elsewhere.told)) / 1000 / float64(workers)
+	each := float64(1+len(rt.peerLoads.told)) / 1000 / float64(workers)
 	return d.prompts.perSecond(rt.now) * each, d.sent.perSecond(rt.now) * each
 }
 

@@ -25,7 +25,7 @@ type Router struct {
 	peers        map[string][]peer
 	disagreeing  map[string][]string
 	otherRouters []*otherRouter // the other routers, by their ids
-	elsewhere    elsewhere
+	peerLoads    peerLoads
 	outgoing     outgoingReport
 	peerReports  uint64 // of other routers, so far
 	// pinsDue is when to see which versions are served; zero: nothing is to change.
@@ -121,7 +121,7 @@ func New(config Config, random Rand) *Router {
 func (rt *Router) Handle(now time.Time, event Event) []Action {
 	rt.now, rt.out = now, nil
 	rt.workersDue.known = rt.workersDue.known && ofRequestsAlone(event)
-	rt.elsewhere.expire(now.Add(-toldLasts))
+	rt.peerLoads.expire(now.Add(-toldLasts))
 	pump := rt.take(now, event)
 	if rt.pinVersionsDue(now) {
 		rt.pinVersions(now)

@@ -84,7 +84,7 @@ func (rt *Router) cost(s *search, role controlv1.Role, c *candidate) {
 }
 
 // costOf is cost, with its prompt computed elsewhere or not.
-func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached int, elsewhere bool) {
+func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached int, promptElsewhere bool) {
 	r, w, load := s.request, c.worker, &c.load
 	model, measured := w.measured()
 	if !measured {
@@ -96,7 +96,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 	}
 	c.cost = cost{slowFirst: 1, slowToken: 1, measured: model.Samples > 0, idle: w.owned == 0 || load.count == 0 && load.tokens == 0, cached: cached, uncached: r.Tokens - cached}
 	decodes := role == controlv1.Role_ROLE_DECODE
-	if elsewhere {
+	if promptElsewhere {
 		c.reserveMs = w.reserveMs
 		rt.predictTransfer(&c.cost, s.now, nil, &c.finding, c.uncached, rt.disaggregatedPromptMs, rt.disaggregatedPromptMs)
 	} else {
@@ -148,7 +148,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 				answers = m
 			}
 		}
-		rt.addDecodeCost(s, c, answers, model.PromptMs(c.computed(), r.Tokens-c.computed()), elsewhere)
+		rt.addDecodeCost(s, c, answers, model.PromptMs(c.computed(), r.Tokens-c.computed()), promptElsewhere)
 	}
 	c.alone = load.count == 0 && c.queueMs == 0
 	c.doubtFirst, c.doubtToken = w.first.factorAt(s.now), w.tokens.factorAt(s.now)
@@ -157,7 +157,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 	}
 	if c.measured && r.Attempt == 0 {
 		ttft, tpot := s.entry.objective(&c.cost)
-		c.misses = ttft > 0 && !elsewhere && s.late(&c.cost, 0) > ttft || tpot > 0 && c.lateToken(c.doubtToken) > tpot
+		c.misses = ttft > 0 && !promptElsewhere && s.late(&c.cost, 0) > ttft || tpot > 0 && c.lateToken(c.doubtToken) > tpot
 	}
 }
 
@@ -180,7 +180,7 @@ func (c *candidate) missesAfter(s *search, aheadMs float64) bool {
 
 // addDecodeCost adds what decoding costs on a worker, and how much longer it makes others there wait. A
 // prompt that the worker computes itself adds promptMs to its steps.
-func (rt *Router) addDecodeCost(s *search, c *candidate, model latency.Model, promptMs float64, elsewhere bool) {
+func (rt *Router) addDecodeCost(s *search, c *candidate, model latency.Model, promptMs float64, promptElsewhere bool) {
 	r, w, load := s.request, c.worker, &c.load
 	// Prompts that are computed there lengthen the steps: by their share of the time, and at most
 	// by one chunk.
@@ -201,7 +201,7 @@ func (rt *Router) addDecodeCost(s *search, c *candidate, model latency.Model, pr
 		c.leastMs = steps.otherMs
 	}
 	c.othersMs, c.aloneMs = c.tpotMs, w.steps(model, 0, 1, r.Tokens).otherMs
-	if !elsewhere {
+	if !promptElsewhere {
 		c.promptMs = promptMs
 		c.delaysOthersMs = rt.delaysOthersMs(r.Model, promptMs, max(mostMs-steps.otherMs, float64(w.blockTokens)/(latency.PaceWithoutPrompts+1)*steps.tokenMs()), load.decoding)
 		if load.decoding > 0 {
@@ -220,7 +220,7 @@ func (rt *Router) addDecodeCost(s *search, c *candidate, model latency.Model, pr
 	c.ownPlaceMs = c.waitForPlaceMs(w.owned, life)
 	c.before, c.sequenceMs = load.decoding, life
 	c.onTime = c.tokenTimes
-	if elsewhere {
+	if promptElsewhere {
 		c.before -= w.endWithin(rt.disaggregatedPromptMs, life)
 		c.placeMs = c.waitForPlaceMs(c.before, life)
 		c.tokenTimes = c.onTime.delayed(max(c.placeMs, c.transferMs), r.MaxNew)

@@ -90,7 +90,7 @@ func (rt *Router) position(id string) (int, bool) {
 // drop forgets a worker. If another incarnation has its place in etcd, it is that one's.
 func (rt *Router) drop(w *worker) {
 	delete(rt.workers, w.ref.ID)
-	rt.elsewhere.drop(w)
+	rt.peerLoads.drop(w)
 	rt.grouped = nil
 	if w.successor != nil {
 		rt.workers[w.ref.ID] = w.successor

@@ -93,7 +93,7 @@ func (k *waking) learn(workers []*worker, numbers int) {
 func (rt *Router) nextOfWaiting() (next time.Time) {
 	k := &rt.waking
 	if !k.known {
-		k.learn(rt.order, rt.elsewhere.numbers)
+		k.learn(rt.order, rt.peerLoads.numbers)
 	}
 	k.left = slices.DeleteFunc(k.left, func(w *worker) bool {
 		busy := w.busyUntil.After(rt.now)

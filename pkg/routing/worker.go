@@ -27,8 +27,8 @@ type worker struct {
 	unseen      []*requestLoad // this router's requests that the last load report may not count
 	unseenTotal loadSum        // over unseen
 	promptTime  promptTime
-	// elsewhere is what other routers say, where it has a number.
-	elsewhere *elsewhere
+	// peerLoads is what other routers say, where it has a number.
+	peerLoads *peerLoads
 	number    int
 	suspicion
 	reading
@@ -98,7 +98,7 @@ func (rt *Router) newWorker(record *controlv1.WorkerRecord) *worker {
 		ref: Ref{record.GetId(), record.GetEpoch()},
 		own: make(map[string]*ownLoad), reserveMs: firstReserveMs,
 	}
-	rt.elsewhere.number(w)
+	rt.peerLoads.number(w)
 	w.setRecord(record)
 	return w
 }
@@ -110,7 +110,7 @@ func (w *worker) fetch() int {
 	fetched := w.owned + w.unseenTotal.count + w.number + w.hangs + w.reads.count + int(w.prompts[0]+w.prompts[api.PromptLengths/2]) +
 		w.running + w.usedAt.Nanosecond() + w.blocks + w.maxWaiting + len(w.model) + int(w.first.late+w.firstAlone.late+w.tokens.late) + w.slowFirst.observed + w.slowToken.observed +
 		w.trust.times + w.heardAt.Nanosecond()
-	for _, t := range w.elsewhere.told {
+	for _, t := range w.peerLoads.told {
 		if w.number < len(t.shares) {
 			fetched += int(t.shares[w.number].report)
 		}
