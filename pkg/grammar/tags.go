@@ -31,89 +31,107 @@ func (p *program) tags(form *inferencev1.StructuralTags) (start int32, field str
 	if form.GetRepeats() && len(form.GetTriggers()) > 0 {
 		behind = again
 	}
-	next := p.loop() // after a tag
-	starts := make([]int32, len(form.GetTags()))
-	made := make(map[tagKey]int32) // several tags may have the same JSON
-	begins := make([]string, len(form.GetTags()))
-	for i, tag := range form.GetTags() {
-		at := fmt.Sprintf("tags[%d]", i)
-		begins[i] = spell(tag.GetBegin())
-		key := keyOf(tag)
-		if is, has := made[key]; has {
-			starts[i] = is
-			continue
-		}
-		closes, err := p.text(spell(tag.GetEnd()), next)
-		if err != nil {
-			return 0, at + ".end", err
-		}
-		if starts[i], err = p.schemaBefore(tag.GetJsonSchema(), tag.GetLenient(), closes); err != nil {
-			return 0, at + ".json_schema", err
-		}
-		made[key] = starts[i]
-	}
-	// tag goes on with one of the tags, but for what stands already of what comes before it.
-	tag := func(before, has string) (int32, error) {
-		var ways []int32
-		for i := range starts {
-			rest, fits := strings.CutPrefix(before+begins[i], has)
-			if !fits {
-				continue
-			}
-			way, err := p.text(rest, starts[i])
-			if err != nil {
-				return 0, err
-			}
-			ways = append(ways, way)
-		}
-		return p.split(ways...), nil
+	g := tagGroup{program: p, next: p.loop()}
+	if field, err := g.add(form.GetTags(), spell); err != nil {
+		return 0, field, err
 	}
 	closes, err := p.text(spell(form.GetClose()), behind)
 	if err != nil {
 		return 0, "close", err
 	}
-	p.nodes[next].ways = []int32{closes}
+	p.nodes[g.next].ways = []int32{closes}
 	if !form.GetSingle() {
-		more, err := tag(spell(form.GetSeparator()), "")
+		more, err := g.tag(spell(form.GetSeparator()), "")
 		if err != nil {
 			return 0, "separator", err
 		}
-		p.nodes[next].ways = append(p.nodes[next].ways, more)
+		p.nodes[g.next].ways = append(p.nodes[g.next].ways, more)
 	}
-	open := spell(form.GetOpen())
-	if len(form.GetTriggers()) == 0 {
-		if start, err = tag(open, ""); err != nil {
-			return 0, "open", err
+	if len(form.GetTriggers()) > 0 {
+		return g.triggered(form, spell, again)
+	}
+	if start, err = g.tag(spell(form.GetOpen()), ""); err != nil {
+		return 0, "open", err
+	}
+	if field, err = p.checkReached(g.starts); err != nil || form.GetOtherwise() == nil {
+		return start, field, err
+	}
+	other, field, err := p.form(form.GetOtherwise())
+	if err != nil {
+		return 0, "otherwise." + field, err
+	}
+	if reaches, err := p.productive(); err != nil || !reaches[other] {
+		return 0, "otherwise." + field, cmp.Or(err, errNothing)
+	}
+	return p.split(start, other), "", nil
+}
+
+// tagGroup is tags of which one comes after the other.
+type tagGroup struct {
+	*program
+	begins []string // of each tag
+	starts []int32  // behind that
+	next   int32    // after a tag
+}
+
+// add adds what comes behind the beginning of each tag. If it cannot, field says what is wrong.
+func (g *tagGroup) add(tags []*inferencev1.StructuralTag, spell func(string) string) (field string, err error) {
+	made := make(map[tagKey]int32) // several tags may have the same JSON
+	for i, tag := range tags {
+		at := fmt.Sprintf("tags[%d]", i)
+		key := keyOf(tag)
+		start, has := made[key]
+		if !has {
+			closes, err := g.text(spell(tag.GetEnd()), g.next)
+			if err != nil {
+				return at + ".end", err
+			}
+			if start, err = g.schemaBefore(tag.GetJsonSchema(), tag.GetLenient(), closes); err != nil {
+				return at + ".json_schema", err
+			}
+			made[key] = start
 		}
-		if field, err = p.checkReached(starts); err != nil || form.GetOtherwise() == nil {
-			return start, field, err
+		g.begins, g.starts = append(g.begins, spell(tag.GetBegin())), append(g.starts, start)
+	}
+	return "", nil
+}
+
+// tag goes on with one of the tags, but for what stands already of what comes before it.
+func (g *tagGroup) tag(before, has string) (int32, error) {
+	var ways []int32
+	for i, start := range g.starts {
+		rest, fits := strings.CutPrefix(before+g.begins[i], has)
+		if !fits {
+			continue
 		}
-		other, field, err := p.form(form.GetOtherwise())
+		way, err := g.text(rest, start)
 		if err != nil {
-			return 0, "otherwise." + field, err
+			return 0, err
 		}
-		if reaches, err := p.productive(); err != nil || !reaches[other] {
-			return 0, "otherwise." + field, cmp.Or(err, errNothing)
-		}
-		return p.split(start, other), "", nil
+		ways = append(ways, way)
 	}
+	return g.split(ways...), nil
+}
+
+// triggered is free text, at again too, in which triggers lead to the tags.
+func (g *tagGroup) triggered(form *inferencev1.StructuralTags, spell func(string) string, again int32) (start int32, field string, err error) {
 	triggers := make([]string, len(form.GetTriggers()))
 	ways := make([]int32, len(triggers))
 	for i, trigger := range form.GetTriggers() {
 		triggers[i] = spell(trigger)
-		if ways[i], err = tag(open, triggers[i]); err != nil {
+		if ways[i], err = g.tag(spell(form.GetOpen()), triggers[i]); err != nil {
 			return 0, "triggers", err
 		}
 		if ways[i] == nowhere {
 			return 0, fmt.Sprintf("triggers[%d]", i), errors.New("no tag begins with it")
 		}
 	}
-	first := p.freeNode(triggers, ways, form.GetAtStart())
-	p.nodes[again].ways = []int32{first}
+	first := g.freeNode(triggers, ways, form.GetAtStart())
+	g.nodes[again].ways = []int32{first}
 	if form.GetAtStart() {
-		p.nodes[again].ways = []int32{p.freeNode(nil, nil, false)} // no longer at the start
+		g.nodes[again].ways = []int32{g.freeNode(nil, nil, false)} // no longer at the start
 	}
-	field, err = p.checkReached(starts)
+	field, err = g.checkReached(g.starts)
 	return first, field, err
 }
 

@@ -126,82 +126,109 @@ func (s *Scenario) Ends(after time.Duration) error {
 	return nil
 }
 
+// moment is when an event of a scenario begins and ends.
+type moment struct {
+	scenario         *Scenario
+	at, lasts, until time.Duration // lasts: 0 if it does not end
+}
+
+func (m *moment) add(do simulate.Action) {
+	m.scenario.config.Events = append(m.scenario.config.Events, simulate.Event{At: m.at, Do: do})
+}
+
+// end adds what happens at the end, if there is one.
+func (m *moment) end(do simulate.Action) {
+	if m.lasts > 0 {
+		m.scenario.ends = append(m.scenario.ends, simulate.Event{At: m.until, Do: do})
+	}
+}
+
 func (s *Scenario) readEvent(event *section, traffic *pflag.FlagSet) error {
-	var at, lasts time.Duration
-	is, err := event.duration("at", 0, maxTime, &at)
+	when := moment{scenario: s, until: 2 * maxTime}
+	is, err := event.duration("at", 0, maxTime, &when.at)
 	if err == nil && !is {
 		err = event.errorf("at", "an event needs a time, such as \"at: 20s\"")
 	}
 	if err != nil {
 		return err
 	}
-	var what string
+	what, err := actionOf(event)
+	if err != nil {
+		return err
+	}
+	s.happenings = append(s.happenings, happening{what: what, line: event.at[what], at: when.at, until: when.at})
+	h := &s.happenings[len(s.happenings)-1]
+	if what == "slow" || what == "cut" || what == "rate-times" {
+		if h.lasts, err = event.duration("for", time.Microsecond, maxTime, &when.lasts); err != nil {
+			return err
+		}
+	}
+	if when.lasts > 0 {
+		when.until = when.at + when.lasts
+	}
+	switch what {
+	case "rate-times":
+		return s.surge(event, traffic, when.at, when.lasts)
+	case "scale":
+		p, to, err := s.scaled(event)
+		if err != nil {
+			return err
+		}
+		when.add(simulate.Scale{Pool: p.name, To: to})
+		return nil
+	case "cut", "heal":
+		return s.readCut(event, what, when, h)
+	}
+	return s.readOfWorkers(event, what, when, h)
+}
+
+// actionOf is the one thing that an event does.
+func actionOf(event *section) (what string, err error) {
 	for _, action := range actions {
 		if event.keys[action] == nil {
 			continue
 		}
 		if what != "" {
-			return event.errorf(action, "an event does one thing, and this one has both %s and %s: make two of it", what, action)
+			return "", event.errorf(action, "an event does one thing, and this one has both %s and %s: make two of it", what, action)
 		}
 		what = action
 	}
 	if what == "" {
 		event.asked = append(event.asked, actions...)
 		if err := event.end(); err != nil && len(event.keys) > 0 {
-			return err
+			return "", err
 		}
-		return event.errorf("", "the event does nothing: add one of %s", strings.Join(actions, ", "))
+		return "", event.errorf("", "the event does nothing: add one of %s", strings.Join(actions, ", "))
 	}
-	s.happenings = append(s.happenings, happening{what: what, line: event.at[what], at: at, until: at})
-	h := &s.happenings[len(s.happenings)-1]
-	if what == "slow" || what == "cut" || what == "rate-times" {
-		if h.lasts, err = event.duration("for", time.Microsecond, maxTime, &lasts); err != nil {
-			return err
-		}
+	return what, nil
+}
+
+// readCut reads what cuts hosts off from each other, or ends that.
+func (s *Scenario) readCut(event *section, what string, when moment, h *happening) (err error) {
+	if h.between, err = s.between(event, what, event.take(what)); err != nil {
+		return err
 	}
-	until := at + lasts
-	if lasts == 0 {
-		until = 2 * maxTime
-	}
-	add := func(do simulate.Action) {
-		s.config.Events = append(s.config.Events, simulate.Event{At: at, Do: do})
-	}
-	end := func(do simulate.Action) {
-		if lasts > 0 {
-			s.ends = append(s.ends, simulate.Event{At: until, Do: do})
-		}
-	}
-	switch what {
-	case "rate-times":
-		return s.surge(event, traffic, at, lasts)
-	case "scale":
-		p, to, err := s.scaled(event)
-		if err != nil {
-			return err
-		}
-		add(simulate.Scale{Pool: p.name, To: to})
-		return nil
-	case "cut", "heal":
-		if h.between, err = s.between(event, what, event.take(what)); err != nil {
-			return err
-		}
-		h.what = "cut"
-		if what == "heal" {
-			add(simulate.Heal{Between: h.between})
-			return nil
-		}
-		h.until = until
-		add(simulate.Cut{Between: h.between})
-		end(simulate.Heal{Between: h.between})
+	h.what = "cut"
+	if what == "heal" {
+		when.add(simulate.Heal{Between: h.between})
 		return nil
 	}
+	h.until = when.until
+	when.add(simulate.Cut{Between: h.between})
+	when.end(simulate.Heal{Between: h.between})
+	return nil
+}
+
+// readOfWorkers reads what is done to workers.
+func (s *Scenario) readOfWorkers(event *section, what string, when moment, h *happening) error {
 	ids, err := s.ids(event, what, event.take(what))
 	if err != nil {
 		return err
 	}
 	factor, unmeasured := 1.0, false
 	if what == "slow" {
-		if is, err = event.number("factor", 1/simulated.MaxSlow, simulated.MaxSlow, &factor); err != nil {
+		is, err := event.number("factor", 1/simulated.MaxSlow, simulated.MaxSlow, &factor)
+		if err != nil {
 			return err
 		}
 		if !is {
@@ -215,18 +242,18 @@ func (s *Scenario) readEvent(event *section, traffic *pflag.FlagSet) error {
 	for _, id := range ids {
 		switch what {
 		case "kill":
-			add(simulate.Kill{Worker: id})
+			when.add(simulate.Kill{Worker: id})
 		case "start":
-			add(simulate.Start{Worker: id})
+			when.add(simulate.Start{Worker: id})
 		case "drain":
-			add(simulate.Drain{Worker: id})
+			when.add(simulate.Drain{Worker: id})
 		case "undrain":
-			add(simulate.Undrain{Worker: id})
+			when.add(simulate.Undrain{Worker: id})
 		case "slow":
-			add(simulate.Slow{Worker: id, Factor: factor, Unmeasured: unmeasured})
-			end(simulate.Slow{Worker: id, Factor: s.usual(id)})
-			if lasts > 0 || factor != s.usual(id) {
-				h.until = until
+			when.add(simulate.Slow{Worker: id, Factor: factor, Unmeasured: unmeasured})
+			when.end(simulate.Slow{Worker: id, Factor: s.usual(id)})
+			if when.lasts > 0 || factor != s.usual(id) {
+				h.until = when.until
 			}
 		}
 	}
