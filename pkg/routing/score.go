@@ -100,41 +100,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 		c.reserveMs = w.reserveMs
 		rt.predictTransfer(&c.cost, s.now, nil, &c.finding, c.uncached, rt.disaggregatedPromptMs, rt.disaggregatedPromptMs)
 	} else {
-		steps := c.steps(model, rt.promptTokens(r.Model), load.decoding, load.decodingContext)
-		if decodes && extrapolates(model, c.uncached) {
-			if prior := rt.priorStep(s); prior.Samples > 0 {
-				steps.model, steps.chunk = prior, cmp.Or(max(w.chunk, 0), math.MaxInt32)
-				steps.stepTokens = steps.chunk
-				model.PerTokenMs, model.PerSquareMs = prior.PerTokenMs, prior.PerSquareMs
-			}
-		}
-		if load.decoding > 0 && s.entry.tpot > 0 && w.keepsTPOT {
-			steps = steps.paced(milliseconds(s.entry.tpot), w.blockTokens)
-		}
-		lacks := c.uncached
-		if s.ownObjective() { // such come before others, the earliest first, however long they are
-			lacks = math.MaxInt32
-		}
-		if c.queueMs = w.waitMs(steps, s.now, c.fresh, lacks); load.decoding > 0 {
-			c.stepLeftMs = steps.otherMs / 2 // on average
-			c.queueMs = max(c.queueMs, c.stepLeftMs)
-		}
-		c.expected = rt.expectedTokens(s, w, c.cached)
-		if !decodes {
-			c.source = rt.source(s, w, c.cached+c.expected)
-		}
-		c.prefillMs, c.fetched = steps.prefillMs(r.Tokens, c.cached+c.expected, c.source)
-		c.ownMs = steps.queueMs(w.total.tokens)
-		c.ceilingMs, c.workMs = steps.ceilingMs(), steps.workMs(c.computed())
-		if c.expected > 0 {
-			c.savedMs = repeatedWork * (steps.ms(c.uncached, c.cached) - c.prefillMs)
-		}
-		if f := w.slowFirst.tried(s.now); f != 1 {
-			c.slowFirst = f
-			for _, ms := range [...]*float64{&c.queueMs, &c.stepLeftMs, &c.prefillMs, &c.ownMs, &c.ceilingMs, &c.workMs, &c.savedMs} {
-				*ms *= f
-			}
-		}
+		model = rt.addPromptCost(s, c, model, decodes)
 	}
 	c.firstMs = c.queueMs + c.prefillMs + c.reserveMs
 	c.totalMs = c.firstMs - c.savedMs
@@ -176,6 +142,48 @@ func (s *search) late(c *cost, aheadMs float64) time.Duration {
 func (c *candidate) missesAfter(s *search, aheadMs float64) bool {
 	ttft, _ := s.entry.objective(&c.cost)
 	return c.measured && s.request.Attempt == 0 && ttft > 0 && s.late(&c.cost, aheadMs) > ttft
+}
+
+// addPromptCost adds what the prompt takes at a worker. It returns the model of its steps, with what another
+// worker measured where this one's says nothing of prompts as long.
+func (rt *Router) addPromptCost(s *search, c *candidate, model latency.Model, decodes bool) latency.Model {
+	r, w, load := s.request, c.worker, &c.load
+	steps := c.steps(model, rt.promptTokens(r.Model), load.decoding, load.decodingContext)
+	if decodes && extrapolates(model, c.uncached) {
+		if prior := rt.priorStep(s); prior.Samples > 0 {
+			steps.model, steps.chunk = prior, cmp.Or(max(w.chunk, 0), math.MaxInt32)
+			steps.stepTokens = steps.chunk
+			model.PerTokenMs, model.PerSquareMs = prior.PerTokenMs, prior.PerSquareMs
+		}
+	}
+	if load.decoding > 0 && s.entry.tpot > 0 && w.keepsTPOT {
+		steps = steps.paced(milliseconds(s.entry.tpot), w.blockTokens)
+	}
+	lacks := c.uncached
+	if s.ownObjective() { // such come before others, the earliest first, however long they are
+		lacks = math.MaxInt32
+	}
+	if c.queueMs = w.waitMs(steps, s.now, c.fresh, lacks); load.decoding > 0 {
+		c.stepLeftMs = steps.otherMs / 2 // on average
+		c.queueMs = max(c.queueMs, c.stepLeftMs)
+	}
+	c.expected = rt.expectedTokens(s, w, c.cached)
+	if !decodes {
+		c.source = rt.source(s, w, c.cached+c.expected)
+	}
+	c.prefillMs, c.fetched = steps.prefillMs(r.Tokens, c.cached+c.expected, c.source)
+	c.ownMs = steps.queueMs(w.total.tokens)
+	c.ceilingMs, c.workMs = steps.ceilingMs(), steps.workMs(c.computed())
+	if c.expected > 0 {
+		c.savedMs = repeatedWork * (steps.ms(c.uncached, c.cached) - c.prefillMs)
+	}
+	if f := w.slowFirst.tried(s.now); f != 1 {
+		c.slowFirst = f
+		for _, ms := range [...]*float64{&c.queueMs, &c.stepLeftMs, &c.prefillMs, &c.ownMs, &c.ceilingMs, &c.workMs, &c.savedMs} {
+			*ms *= f
+		}
+	}
+	return model
 }
 
 // addDecodeCost adds what decoding costs on a worker, and how much longer it makes others there wait. A
@@ -289,53 +297,6 @@ func (rt *Router) reservedPlacesFor(w *worker, prompts float64) int {
 // reservedMost: at most one in so many places is reserved, rounded up, and never the last one.
 const reservedMost = 8
 
-// endWithin is how many sequences end there within a time.
-func (w *worker) endWithin(ms, lifeMs float64) int {
-	return int(ms * float64(min(w.running, w.maxSequences)) / max(lifeMs, 1))
-}
-
-// decodedLately reports whether enough sequences decoded there lately for its step times to say what
-// decoding takes: a fit to prompts alone does not, nor one to the first steps.
-func (w *worker) decodedLately(now time.Time) bool {
-	return w.decodedCount >= decodedLeast && (now.Sub(w.decodedAt) < decodedLatelyFor || w.load.GetDecodingSequences() > 0)
-}
-
-const (
-	decodedLatelyFor = 10 * time.Second
-	decodedForget    = time.Minute // after which those that ended before do not count
-	decodedLeast     = 16
-)
-
-// decodedOne takes in how long a sequence decoded that went well.
-func (w *worker) decodedOne(now time.Time, took time.Duration) {
-	if now.Sub(w.decodedAt) >= decodedForget {
-		w.decodedCount = 0
-	}
-	w.decodedCount, w.decodedAt = min(w.decodedCount+1, decodedLeast), now
-	if w.sequenceMs == 0 {
-		w.sequenceMs = milliseconds(took)
-	}
-	w.sequenceMs = average(w.sequenceMs, took, averageWeight)
-}
-
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-
-// durationOf is a time of so many milliseconds, up to 31 years.
-func durationOf(ms float64) time.Duration {
-	return time.Duration(min(ms, 1e12) * float64(time.Millisecond))
-}
-
-// average is a moving average of milliseconds that takes in a time, as one of so many.
-func average(ms float64, took time.Duration, of float64) float64 {
-	return ms + (milliseconds(took)-ms)/of
-}
-
-// firstReserveMs is what a reservation is taken to need before any was made: a round trip.
-const firstReserveMs = 1
-
-// averageWeight is of how many the last is one in what sequences and reservations take on average.
-const averageWeight = 32
-
 // extrapolates reports whether a prompt of which so many tokens are lacking is far beyond the steps that
 // a model was fitted to: decode workers that have computed hardly any prompt know only small steps.
 func extrapolates(model latency.Model, lacks int) bool {
@@ -355,39 +316,4 @@ func (rt *Router) priorStep(s *search) latency.Model {
 		s.prior = &step
 	}
 	return *s.prior
-}
-
-// promptTime is how much of a worker's time prompts took lately.
-type promptTime struct {
-	ms float64
-	at time.Time
-}
-
-const (
-	promptWindowMs = 2000 // how long is lately
-	// mostPrompts is the share of its time that prompts are taken to get at most.
-	mostPrompts = 0.9
-)
-
-// share is the share of the time at now.
-func (p *promptTime) share(now time.Time) float64 {
-	if p.ms == 0 {
-		return 0
-	}
-	return p.ms / promptWindowMs * math.Exp2(-float64(now.Sub(p.at))/float64(promptWindowMs*time.Millisecond)*math.Log2E)
-}
-
-// add adds a prompt that takes so long.
-func (p *promptTime) add(now time.Time, ms float64) {
-	p.ms, p.at = p.share(now)*promptWindowMs+ms, now
-}
-
-// waitMs is how long a prompt waits of which the worker lacks so many tokens: for those that come
-// before it, and for the step that is being computed. A report comes when a step begins.
-func (w *worker) waitMs(s steps, now time.Time, fresh bool, lacks int) float64 {
-	ms := s.queueMs(w.ahead(fresh, lacks))
-	if fresh {
-		ms -= milliseconds(now.Sub(w.loadAt))
-	}
-	return max(ms, 0)
 }
