@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -128,8 +129,11 @@ func (p *identityProvider) rotate(t *testing.T, id string) {
 		t.Fatal(err)
 	}
 	p.key, p.id = key, id
-	set := jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: id, Algorithm: "ES256", Use: "sig"}}}
-	p.write(t, "keys.json", set)
+	p.write(t, "keys.json", map[string]any{"keys": []any{ // those of kinds that are not known do no harm
+		map[string]string{"kty": "OKP", "crv": "X25519", "use": "enc", "kid": "enc", "x": "hSDwCYkwp1R0i33ctD73Wg2_Og0mOBr066SpjqqbTmo"},
+		map[string]string{"kty": "AKP", "alg": "ML-DSA-65", "kid": "next", "pub": "AAAA"},
+		jose.JSONWebKey{Key: key.Public(), KeyID: id, Algorithm: "ES256", Use: "sig"},
+	}})
 }
 
 func (p *identityProvider) write(t *testing.T, name string, value any) {
@@ -228,6 +232,21 @@ func TestTokens(t *testing.T) {
 		{"without a tenant", p.token(t, func(c map[string]any) { delete(c, "tenant") }), codes.Unauthenticated},
 		{"with a tenant that is no text", p.token(t, func(c map[string]any) { c["tenant"] = 7 }), codes.Unauthenticated},
 		{"with negative limits", p.token(t, func(c map[string]any) { c["tandem_limits"] = map[string]any{"concurrency": -1} }), codes.Unauthenticated},
+		{"with a limit that is not known", p.token(t, func(c map[string]any) { c["tandem_limits"] = map[string]any{"request_per_minute": 1} }), codes.Unauthenticated},
+		{"with limits that are null", p.token(t, func(c map[string]any) { c["tandem_limits"] = nil }), codes.Unauthenticated},
+		{"with a limit that is text", p.token(t, func(c map[string]any) { c["tandem_limits"] = map[string]any{"concurrency": "1"} }), codes.Unauthenticated},
+		{"with LIMITS", p.token(t, func(c map[string]any) {
+			c["TANDEM_LIMITS"] = map[string]any{"tokens_per_minute": 9}
+			c["Scope"] = "operate"
+		}), codes.OK},
+		{"for this service in AUD", p.token(t, func(c map[string]any) { c["aud"], c["AUD"] = "shop", "tandem" }), codes.Unauthenticated},
+		{"of this issuer in iſs", p.token(t, func(c map[string]any) { c["iss"], c["iſs"] = "https://evil.example.com", p.issuer }), codes.Unauthenticated},
+		{"of somebody else in Sub", p.token(t, func(c map[string]any) { c["Sub"] = "bob" }), codes.Unauthenticated},
+		{"valid for longer in Exp", p.token(t, func(c map[string]any) {
+			c["exp"], c["exP"] = time.Now().Add(-time.Minute).Unix(), time.Now().Add(time.Hour).Unix()
+		}), codes.Unauthenticated},
+		{"without an end", p.token(t, func(c map[string]any) { delete(c, "exp") }), codes.Unauthenticated},
+		{"with a scope in capitals", p.token(t, func(c map[string]any) { delete(c, "scope"); c["SCOPE"] = "generate" }), codes.PermissionDenied},
 		{"without a scope", p.token(t, func(c map[string]any) { delete(c, "scope") }), codes.PermissionDenied},
 		{"signed by somebody else", strange.token(t, nil), codes.Unauthenticated},
 		{"not signed", "eyJhbGciOiJub25lIn0.eyJ0ZW5hbnQiOiJhY21lIn0.", codes.Unauthenticated},
@@ -238,7 +257,7 @@ func TestTokens(t *testing.T) {
 			if got != c.want {
 				t.Errorf("%s: %s, want %s", c.name, got, c.want)
 			}
-			if c.name == "good" && principal != nil && (principal.Tenant != "acme" || principal.Name != "alice" || principal.Limits.TokensPerMinute != 1000) {
+			if got == codes.OK && (principal.Tenant != "acme" || principal.Name != "alice" || principal.Limits.TokensPerMinute != 1000 || !slices.Equal(principal.Scopes, []auth.Scope{auth.Generate})) {
 				t.Errorf("%+v", principal)
 			}
 		}

@@ -85,18 +85,26 @@ func readProvider(ctx context.Context, source string) (*provider, error) {
 			keysAt = filepath.Join(filepath.Dir(source), keysAt)
 		}
 	}
-	var set jose.JSONWebKeySet
+	var set struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
 	if err := readJSON(ctx, keysAt, &set); err != nil {
 		return nil, err
 	}
 	p := &provider{issuer: document.Issuer}
-	for _, key := range set.Keys {
+	var unread error
+	for _, raw := range set.Keys {
+		var key jose.JSONWebKey
+		if err := json.Unmarshal(raw, &key); err != nil { // of a kind that is not known here: the others count (RFC 7517, 5)
+			unread = fmt.Errorf("a key cannot be read: %w", err)
+			continue
+		}
 		if key.Valid() && key.IsPublic() && (key.Use == "" || key.Use == "sig") {
 			p.keys = append(p.keys, key)
 		}
 	}
 	if len(p.keys) == 0 {
-		return nil, fmt.Errorf("%s: there is no public key for signatures", keysAt)
+		return nil, errors.Join(fmt.Errorf("%s: there is no public key for signatures", keysAt), unread)
 	}
 	return p, nil
 }

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -65,7 +67,7 @@ func (t *tokens) run(ctx context.Context) {
 	for {
 		wait := keysEvery
 		if err := t.fetch(ctx, nil); err != nil && ctx.Err() == nil {
-			t.log.Warn("the identity provider's keys cannot be read: using those that are known", slog.Any("error", err))
+			t.warn(err)
 			wait = keysLeast
 		}
 		timer := time.NewTimer(wait)
@@ -126,8 +128,11 @@ func names(algorithms []jose.SignatureAlgorithm) (out []string) {
 
 // principal is who has a token.
 func (t *tokens) principal(ctx context.Context, token string) (*Principal, error) {
-	if len(token) > maxTokenBytes || strings.Count(token, ".") != 2 {
+	if strings.Count(token, ".") != 2 {
 		return nil, errors.New("the credential is neither an API key nor a token (JWT)")
+	}
+	if len(token) > maxTokenBytes {
+		return nil, fmt.Errorf("the token has %d bytes, which is more than %d: leave out claims", len(token), maxTokenBytes)
 	}
 	hash := sha256.Sum256([]byte(token))
 	t.mu.Lock()
@@ -145,6 +150,9 @@ func (t *tokens) principal(ctx context.Context, token string) (*Principal, error
 		provider = t.provider
 		t.mu.Unlock()
 		verified, err = provider.verifier.Verify(ctx, token)
+	}
+	if expired, is := errors.AsType[*oidc.TokenExpiredError](err); is && expired.Expiry.Before(time.Unix(1, 0)) {
+		err = errors.New(`it has no claim "exp"`)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the token is not valid: %w", err)
@@ -169,49 +177,81 @@ func (t *tokens) principal(ctx context.Context, token string) (*Principal, error
 func (t *tokens) fetchAgain(ctx context.Context, failed *provider) bool {
 	err := t.fetch(ctx, failed)
 	if err != nil && !errors.Is(err, errJustTried) && ctx.Err() == nil {
-		t.log.Warn("the identity provider's keys cannot be read: using those that are known", slog.Any("error", err))
+		t.warn(err)
 	}
 	return err == nil
 }
 
-// claims are what is read of a token, beside what the verifier reads.
-type claims struct {
-	Scope  json.RawMessage `json:"scope"`
-	Scp    json.RawMessage `json:"scp"`
-	Limits struct {
-		RequestsPerMinute int64 `json:"requests_per_minute"`
-		TokensPerMinute   int64 `json:"tokens_per_minute"`
-		Concurrency       int64 `json:"concurrency"`
-		PromptTokens      int64 `json:"prompt_tokens"`
-		AnswerTokens      int64 `json:"answer_tokens"`
-		MaxPriority       int64 `json:"max_priority"`
-	} `json:"tandem_limits"`
+func (t *tokens) warn(err error) {
+	t.mu.Lock()
+	known := t.provider != nil
+	t.mu.Unlock()
+	if known {
+		t.log.Warn("the identity provider's keys cannot be read: using those that are known", slog.Any("error", err))
+	} else {
+		t.log.Warn("the identity provider's keys cannot be read: no token is taken until they are", slog.Any("error", err))
+	}
 }
 
-// read is who a token stands for.
+// verifierClaims are those that package oidc reads, whatever their case.
+var verifierClaims = []string{"iss", "sub", "aud", "exp", "nbf", "iat"}
+
+// read is who a token stands for. The names of claims are exact (RFC 7519).
 func (t *tokens) read(token *oidc.IDToken) (*Principal, error) {
-	var all map[string]json.RawMessage
-	var c claims
-	if err := errors.Join(token.Claims(&all), token.Claims(&c)); err != nil {
+	var claims map[string]json.RawMessage
+	if token.Claims(&claims) != nil {
 		return nil, errors.New("its claims cannot be read")
 	}
-	p := &Principal{Name: token.Subject, Limits: quota.Limits(c.Limits)}
-	if json.Unmarshal(all[t.config.TenantClaim], &p.Tenant) != nil || checkTenant(p.Tenant) != nil {
+	for name := range claims {
+		for _, known := range verifierClaims {
+			if name != known && strings.EqualFold(name, known) {
+				return nil, fmt.Errorf("its claim %q is taken for %q: leave it out", name, known)
+			}
+		}
+	}
+	p := &Principal{Name: token.Subject}
+	if json.Unmarshal(claims[t.config.TenantClaim], &p.Tenant) != nil || checkTenant(p.Tenant) != nil {
 		return nil, fmt.Errorf("its claim %q does not name a tenant", t.config.TenantClaim)
 	}
 	if checkTenant(p.Name) != nil {
 		return nil, errors.New(`its claim "sub" does not name anybody`)
 	}
-	l := c.Limits
-	if min(l.RequestsPerMinute, l.TokensPerMinute, l.Concurrency, l.PromptTokens, l.AnswerTokens, l.MaxPriority) < 0 {
-		return nil, errors.New(`its claim "tandem_limits" has a negative limit`)
+	var err error
+	if p.Limits, err = limitsOf(claims["tandem_limits"]); err != nil {
+		return nil, err
 	}
-	for _, name := range append(words(c.Scope), words(c.Scp)...) {
+	for _, name := range append(words(claims["scope"]), words(claims["scp"])...) {
 		if s := Scope(strings.TrimPrefix(name, "tandem:")); (s == Generate || s == Operate) && !p.may(s) {
 			p.Scopes = append(p.Scopes, s)
 		}
 	}
 	return p, nil
+}
+
+// limitsOf reads a claim of limits; without one there are none. What it does not know is an error, since a
+// limit would else not hold.
+func limitsOf(claim json.RawMessage) (l quota.Limits, err error) {
+	if claim == nil {
+		return l, nil
+	}
+	fields := map[string]*int64{
+		"requests_per_minute": &l.RequestsPerMinute, "tokens_per_minute": &l.TokensPerMinute, "concurrency": &l.Concurrency,
+		"prompt_tokens": &l.PromptTokens, "answer_tokens": &l.AnswerTokens, "max_priority": &l.MaxPriority,
+	}
+	var limits map[string]json.RawMessage
+	if json.Unmarshal(claim, &limits) != nil || limits == nil {
+		return l, errors.New(`its claim "tandem_limits" is not an object`)
+	}
+	for name, value := range limits {
+		field := fields[name]
+		if field == nil {
+			return l, fmt.Errorf(`its claim "tandem_limits" has %q: known are %s`, name, strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
+		}
+		if json.Unmarshal(value, field) != nil || *field < 0 {
+			return l, fmt.Errorf(`its claim "tandem_limits" has %q that is not a number from 0 on`, name)
+		}
+	}
+	return l, nil
 }
 
 // words are those of a text, or of an array of texts.

@@ -173,8 +173,7 @@ type Sample struct {
 	// DraftRequest asks for drafts that the engine makes itself, where there are no Drafts. An engine
 	// whose Capacity does not say that it makes any ignores it.
 	DraftRequest DraftRequest
-	// MostForced asks who runs the Step for what Constraint forces after it (Output.Forced), at most so
-	// many tokens. Engines ignore it.
+	// MostForced is how many tokens a Forcer gives at most. Engines ignore it.
 	MostForced int
 	// History is the request's tokens so far, drafts not included, for penalties. Nobody
 	// changes it while the Step runs.

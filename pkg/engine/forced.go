@@ -1,7 +1,5 @@
 package engine
 
-import "slices"
-
 // forcing is a sampler.Constraint that knows text which has to come.
 type forcing interface {
 	// Forced is the beginning of that text, in at most so many tokens, and whether it ends with the last
@@ -9,41 +7,45 @@ type forcing interface {
 	Forced(generated []int32, most int) (tokens []int32, open bool)
 }
 
-// ForcedTokens is text that a constraint leaves no choice of, in the tokens that it most likely comes in.
+// ForcedTokens is text that a constraint leaves no choice of, in the tokens that it likely comes in.
 type ForcedTokens struct {
 	Tokens []int32
-	// Open: the text ends with the last token, in whose place a longer one may well come.
+	// Open: the text ends with the last token, in whose place a longer one may well come. If not, there is
+	// more of the text, or the output ends.
 	Open bool
 }
 
-// Forced is what Constraint forces after the tokens that were generated so far, at most so many.
-func (s *Sample) Forced(generated []int32, most int) (f ForcedTokens) {
-	if c, is := s.DraftConstraint().(forcing); is {
-		f.Tokens, f.Open = c.Forced(generated, most)
-	}
-	return f
-}
+// Forcer finds what constraints force after a Step. The zero Forcer is ready, for one batch at a time.
+type Forcer struct{ output []int32 }
 
-// Forced is, for each sequence whose Sample asks for it, what its constraint forces after what the Step
-// gave; nil: nothing is.
-func (o *Output) Forced(b Batch) (all []ForcedTokens) {
+// Forced is, for each sequence with Sample.MostForced, what its constraint forces after what the Step
+// gave; nil: nothing is. The caller may keep it.
+func (f *Forcer) Forced(b Batch, o *Output) (all []ForcedTokens) {
+	if len(o.Tokens) != len(b.Sequences) {
+		return nil // the engine's fault, which others find
+	}
 	for i := range b.Sequences {
 		s := &b.Sequences[i]
 		if s.Sample == nil || s.Sample.MostForced == 0 || s.Sample.Constraint == nil || o.Tokens[i] < 0 {
 			continue
 		}
-		output := s.Sample.History.Generated
-		if s.Sample.Drafts > 0 {
-			output = slices.Concat(output, s.drafts()[:o.Accepted[i]])
+		constraint, is := s.Sample.DraftConstraint().(forcing)
+		if !is {
+			continue
 		}
-		forced := s.Sample.Forced(append(output[:len(output):len(output)], o.Tokens[i]), s.Sample.MostForced)
-		if len(forced.Tokens) == 0 {
+		f.output = append(f.output[:0], s.Sample.History.Generated...)
+		if i < len(o.Accepted) {
+			f.output = append(f.output, s.drafts()[:o.Accepted[i]]...)
+		}
+		f.output = append(f.output, o.Tokens[i])
+		tokens, open := constraint.Forced(f.output, s.Sample.MostForced)
+		if len(tokens) == 0 {
 			continue
 		}
 		if all == nil {
 			all = make([]ForcedTokens, len(b.Sequences))
 		}
-		all[i] = forced
+		all[i] = ForcedTokens{tokens, open}
 	}
 	return all
 }

@@ -7,7 +7,7 @@ const forcedBytes = 16
 
 // Forced is the beginning of the text that has to come after the tokens that were generated so far, each
 // byte being the only one that may come: in at most so many tokens, each the longest that the rest of
-// the text begins with. A model writes a text mostly so, and may divide it otherwise. open: the last
+// the text begins with. A model likely writes it so, and may divide it otherwise. open: the last
 // token ends where the text does, so that a longer one may well stand there. Tokens that end an output
 // are not among them.
 func (c *Constraint) Forced(generated []int32, most int) (tokens []int32, open bool) {

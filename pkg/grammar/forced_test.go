@@ -40,6 +40,7 @@ func TestForced(t *testing.T) {
 		{expression("xyz"), []string{"x", "y", "z"}, 8, nil, false},
 		{expression("xyz"), []string{"q"}, 8, nil, false},
 		{expression("[a-z]*"), nil, 8, nil, false},
+		{expression("2024-x"), nil, 1, []string{"2024-"}, false},
 		{choice("QRS", "QRT!"), nil, 8, []string{"Q", "R"}, true},
 		{person, []string{`{"`}, 8, []string{"name", `":`}, true},
 		{person, []string{`{"`, "na"}, 8, []string{"m", "e", `":`}, true},
@@ -120,4 +121,22 @@ func longestTokens(all [][]byte, text []byte, most int) (tokens []int32) {
 		tokens, text = append(tokens, int32(best)), text[len(all[best]):]
 	}
 	return tokens
+}
+
+// What is forced is not looked for while the work of a step is done, nor once that of the output is.
+func TestForcedWithinTheBudget(t *testing.T) {
+	form, err := grammar.Compile(t.Context(), expression("xyz"), vocabulary(t, texts()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	budget := new(grammar.Budget)
+	c := form.Constrain([]int32{eos})
+	c.Within(budget, -1)
+	if forced, _ := c.Forced(nil, 8); forced != nil {
+		t.Errorf("%v are forced, with an empty budget", forced)
+	}
+	budget.Refill()
+	if forced, _ := c.Forced(nil, 8); len(forced) != 3 {
+		t.Errorf("%v are forced", forced)
+	}
 }

@@ -52,7 +52,7 @@ type Exceeded struct {
 // Error says which limit is reached.
 func (e *Exceeded) Error() string {
 	if e.What == names[running] {
-		return fmt.Sprintf("%d requests run at a time, the tenant's limit", e.Limit)
+		return fmt.Sprintf("the tenant's limit is %d requests at a time, and no more of them are left", e.Limit)
 	}
-	return fmt.Sprintf("%d %s were used in the last minute, the tenant's limit", e.Limit, e.What)
+	return fmt.Sprintf("the tenant's limit is %d %s a minute, and too few of them are left", e.Limit, e.What)
 }

@@ -41,8 +41,8 @@ type Config struct {
 	// MaxDrafts is the most drafts of next tokens that a sequence which decodes has in a step
 	// (speculative decoding); 0: none. The engine must verify as many.
 	MaxDrafts int
-	// EngineDrafts: the engine makes them (engine.Sample.DraftRequest). Else they are found by looking up
-	// a sequence's last tokens in what came before.
+	// EngineDrafts: the engine makes them (engine.Sample.DraftRequest). Else they are what a sequence's
+	// output constraint forces (StepDone.Forced), and what stood behind its last tokens before.
 	EngineDrafts bool
 }
 

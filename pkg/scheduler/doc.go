@@ -23,8 +23,8 @@
 // # Drafts
 //
 // With Config.MaxDrafts a sequence that decodes may have drafts of its next tokens in a
-// step: where its last tokens stood before in its text, or with Config.EngineDrafts such as the
-// engine makes, which is only told how many it may. Which get how many is decided by how often
+// step: what its output constraint forces, then what stood behind its last tokens before in its text;
+// or with Config.EngineDrafts such as the engine makes, which is only told how many it may. Which get how many is decided by how often
 // drafts were right and by what steps and drafts took (package speculation). The engine says how many,
 // from the first on, are what it drew; those are sampled as if each had had a step of its own. The
 // rest leave nothing behind: nothing counts, publishes or sends what is beyond a sequence's

@@ -10,15 +10,14 @@ import (
 )
 
 // A sequence that decodes may have drafts of its next tokens in a step, which the
-// engine verifies. They are taken from the sequence's own text, or made by the engine, and are no
-// part of it.
+// engine verifies: what its output constraint forces and what stands in its own text, or what the engine
+// makes. They are no part of its text.
 
 // drafts is what a sequence knows of its drafts.
 type drafts struct {
 	lookup     speculation.Lookup
 	acceptance speculation.Acceptance
 	trial      speculation.Trial
-	forced     engine.ForcedTokens // after the text so far
 	// verified were in steps so far, and accepted of those were right.
 	verified, accepted int
 
@@ -102,7 +101,9 @@ func (s *Scheduler) findDrafts(st *step) (contexts int) {
 		if st.run.Batch.Sequences[i].Sample == nil || most <= 0 {
 			continue
 		}
-		q.mayDraft()
+		if q.drafts == nil {
+			q.drafts = new(drafts)
+		}
 		first := len(d.chances)
 		if s.config.EngineDrafts {
 			if len(q.drafts.kinds) < most {
@@ -121,24 +122,6 @@ func (s *Scheduler) findDrafts(st *step) (contexts int) {
 	return contexts
 }
 
-// mayDraft makes what a sequence knows of its drafts.
-func (q *sequence) mayDraft() *drafts {
-	if q.drafts == nil {
-		q.drafts = new(drafts)
-	}
-	return q.drafts
-}
-
-// force takes what an output constraint forces after what the i-th sequence of a step drew.
-func (s *Scheduler) force(q *sequence, e *StepDone, i int) {
-	switch {
-	case i < len(e.Forced) && len(e.Forced[i].Tokens) > 0:
-		q.mayDraft().forced = e.Forced[i]
-	case q.drafts != nil:
-		q.drafts.forced = engine.ForcedTokens{}
-	}
-}
-
 // lookUp finds at most so many drafts of a sequence, and their chances: what an output constraint forces, and
 // then what stands in its text.
 func (d *drafting) lookUp(q *sequence, most int) {
@@ -150,13 +133,16 @@ func (d *drafting) lookUp(q *sequence, most int) {
 		own.tokens, own.kinds, d.chances = append(own.tokens, token), append(own.kinds, kind), append(d.chances, chance)
 		all *= chance
 	}
-	forced := own.forced.Tokens
+	forced := q.forced.Tokens
 	for i, token := range forced[:min(len(forced), most)] {
-		if own.forced.Open && i == len(forced)-1 {
+		if q.forced.Open && i == len(forced)-1 {
 			add(token, speculation.ForcedLast)
 		} else {
 			add(token, speculation.Forced)
 		}
+	}
+	if len(forced) > 0 && !q.forced.Open {
+		return // the output ends there, or there is more of it than drafts
 	}
 	text := speculation.Text{Prompt: q.request.Tokens, Generated: q.sampled()}
 	if !own.lookup.Extend(text, lookupAtOnce) {
@@ -251,6 +237,14 @@ func (e *StepDone) accepted(i int, work *engine.Sequence, drafts int) (n int, ok
 		return 0, false
 	}
 	return int(e.Accepted[i]), true
+}
+
+// forced is what is forced after what the i-th sequence of a step drew.
+func (e *StepDone) forced(i int) (f engine.ForcedTokens) {
+	if i < len(e.Forced) {
+		f = e.Forced[i]
+	}
+	return f
 }
 
 // draftLogprobs is how likely the j-th draft of the i-th sequence was; nil if the engine does

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 )
@@ -70,24 +71,57 @@ func testDraftsSaveSteps(t *testing.T, config func(int) scheduler.Config) {
 	}
 }
 
-// TestForcedTokensAreDrafts: what a constraint forces is drafted where nothing stands in the text, and the last token of
-// it, which is wrong here, soon no more.
+// TestForcedTokensAreDrafts: what a constraint forces is drafted at once, and in no later step.
 func TestForcedTokensAreDrafts(t *testing.T) {
-	run := func(forces bool) *world {
-		w := newWorld(t, 200, draftsConfig(3))
-		w.forces = forces
-		w.submit(scheduler.Request{ID: 1, Tokens: []int32{1, 2, 3, 4}, MaxTokens: 150})
-		for w.inFlight != nil {
-			w.finishStep(10 * time.Millisecond)
+	const after = 60
+	forced := []int32{vocabulary + 1, vocabulary + 2, vocabulary + 3, vocabulary + 4} // which stand nowhere, and are wrong
+	w := newWorld(t, 200, draftsConfig(3))
+	w.forces = func(_ []int32, at int) (f engine.ForcedTokens) {
+		if at == after {
+			f.Tokens = forced
 		}
-		w.finishAll()
-		return w
+		return f
 	}
-	without, with := run(false), run(true)
-	t.Logf("%d steps, %d of %d drafts right; without, %d steps, %d of %d", with.steps, with.accepted, with.drafts, without.steps, without.accepted, without.drafts)
-	// Of six tokens, three are forced and right.
-	if with.steps > without.steps*2/3 || with.accepted < 150/3 {
-		t.Errorf("%d steps, %d of %d drafts right; without, %d steps", with.steps, with.accepted, with.drafts, without.steps)
+	w.submit(scheduler.Request{ID: 1, Tokens: []int32{1, 2, 3, 4}, MaxTokens: 150})
+	drafted := 0
+	for w.inFlight != nil {
+		work := w.inFlight.Batch.Sequences[0]
+		drafts := work.Tokens[len(work.Tokens)-work.Sample.Drafts:]
+		switch at := len(w.lives[1].output); {
+		case at == after && slices.Equal(drafts, forced[:3]):
+			drafted++
+		case at == after || slices.Contains(drafts, forced[0]):
+			t.Errorf("drafts %v after %d tokens", drafts, at)
+		}
+		w.finishStep(10 * time.Millisecond)
+	}
+	if w.finishAll(); drafted != 1 {
+		t.Errorf("what is forced was drafted in %d steps", drafted)
+	}
+}
+
+// TestTheLastForcedTokenIsOfAnotherKind: where the last one is always wrong, and the others right, soon it is not
+// drafted any more, and they are.
+func TestTheLastForcedTokenIsOfAnotherKind(t *testing.T) {
+	w := newWorld(t, 200, draftsConfig(3))
+	w.forces = twoOfSix
+	w.submit(scheduler.Request{ID: 1, Tokens: []int32{1, 2, 3, 4}, MaxTokens: 380})
+	for w.inFlight != nil && len(w.lives[1].output) < 250 {
+		w.finishStep(time.Duration(10+len(w.inFlight.Batch.Sequences[0].Tokens)) * time.Millisecond)
+	}
+	first, forced := w.accepted, 0
+	for w.inFlight != nil {
+		if l, next := w.lives[1], w.expected(w.lives[1]); len(l.output)%6 == 0 && len(l.output)+2 < len(next) { // and open
+			forced++
+			if work := w.inFlight.Batch.Sequences[0]; work.Sample.Drafts != 1 {
+				t.Errorf("%d drafts after %d tokens", work.Sample.Drafts, len(l.output))
+			}
+		}
+		w.finishStep(time.Duration(10+len(w.inFlight.Batch.Sequences[0].Tokens)) * time.Millisecond)
+	}
+	w.finishAll()
+	if forced < 10 || w.accepted-first < forced {
+		t.Errorf("%d steps after which text was forced, %d drafts right", forced, w.accepted-first)
 	}
 }
 

@@ -136,7 +136,7 @@ type StepDone struct {
 	PromptLogprobs   [][]sampler.Logprobs
 	// Cut is engine.Output's.
 	Cut int
-	// Forced is what output constraints force after the tokens, by sequence: engine.Output.Forced. It is
+	// Forced is what output constraints force after the tokens, by sequence: engine.Forcer. It is
 	// kept.
 	Forced []engine.ForcedTokens
 	// Compute, Drafting and Reading are the engine's times.

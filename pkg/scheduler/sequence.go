@@ -41,7 +41,8 @@ type sequence struct {
 	output                        []int32 // generated in all tries; the first are the end of request.Tokens
 	prefillCompute, decodeCompute time.Duration
 	pace                          pace
-	drafts                        *drafts // nil before it could have any
+	drafts                        *drafts             // nil before it could have any
+	forced                        engine.ForcedTokens // by its output constraint, after the text so far
 	request                       Request
 	cached                        int // blocks that came from the prefix cache
 	chain                         kvcache.Chain

@@ -71,7 +71,7 @@ func (s *Scheduler) stepDone(e StepDone) {
 func (s *Scheduler) takeDrawn(q *sequence, e *StepDone, i int, work *engine.Sequence, drafts []int32, accepted int) {
 	sample, known := work.Sample, known(work)
 	verified := len(drafts)
-	s.force(q, e, i)
+	q.forced = e.forced(i)
 	if e.Tokens[i] == sampler.Later {
 		verified = accepted // nothing was drawn in the place of the others
 	}

@@ -42,11 +42,12 @@ type world struct {
 	scrubbing []kvcache.BlockID          // that the scheduler wants overwritten
 
 	preemptions, drafts, accepted int
-	drafting                      time.Duration      // what a draft of the engine takes
-	eager                         bool               // it makes as many as it may
-	putsOff                       bool               // the engine puts draws off now and then, for constraints
-	forces                        bool               // constraints force tokens
-	actions                       []scheduler.Action // of the last event
+	drafting                      time.Duration // what a draft of the engine takes
+	eager                         bool          // it makes as many as it may
+	putsOff                       bool          // the engine puts draws off now and then, for constraints
+	// forces says what constraints force after so many tokens of an output; nil: nothing.
+	forces  func(output []int32, at int) engine.ForcedTokens
+	actions []scheduler.Action // of the last event
 }
 
 // life is a sequence as its driver knows it.
@@ -119,16 +120,10 @@ func newWorld(t fataler, blocks int, config scheduler.Config) *world {
 	}
 }
 
-// expected is what the sequence has to give in all, computed alone.
-// forced is what a constraint forces after what a step drew: of every third token, the next two. If the
-// text ends with them, the last one is not what comes.
-func (w *world) forced(l *life, sample *engine.Sample, token int32, accepted int) (f engine.ForcedTokens) {
-	at := len(l.output) + accepted + 1
-	if !w.forces || sample == nil || sample.MostForced < 2 || token < 0 || at%3 != 0 {
-		return f
-	}
-	if next := w.expected(l); at+2 <= len(next) {
-		f.Tokens, f.Open = slices.Clone(next[at:at+2]), at%2 == 0
+// twoOfSix forces the next two of every three tokens. If the text ends with them, the last one is not what comes.
+func twoOfSix(output []int32, at int) (f engine.ForcedTokens) {
+	if at%3 == 0 && at+2 <= len(output) {
+		f.Tokens, f.Open = slices.Clone(output[at:at+2]), at%2 == 0
 		if f.Open {
 			f.Tokens[1] = (f.Tokens[1] + 1) % vocabulary
 		}
@@ -136,6 +131,7 @@ func (w *world) forced(l *life, sample *engine.Sample, token int32, accepted int
 	return f
 }
 
+// expected is what the sequence has to give in all, computed alone.
 func (w *world) expected(l *life) []int32 {
 	r := l.request
 	if r.Kind == scheduler.Restore {
@@ -224,7 +220,10 @@ func (w *world) finishStep(compute time.Duration) {
 			}
 		}
 		done.Tokens, done.Accepted = append(done.Tokens, token), append(done.Accepted, accepted)
-		done.Forced = append(done.Forced, w.forced(w.lives[step.Parts[i].ID], work.Sample, token, int(accepted)))
+		done.Forced = append(done.Forced, engine.ForcedTokens{})
+		if l := w.lives[step.Parts[i].ID]; w.forces != nil && work.Sample != nil && work.Sample.MostForced > 0 && token >= 0 {
+			done.Forced[i] = w.forces(w.expected(l), len(l.output)+int(accepted)+1)
+		}
 		done.Logprobs = append(done.Logprobs, sampler.Logprobs{Drawn: float32(-i)})
 		done.DraftLogprobs = append(done.DraftLogprobs, make([]sampler.Logprobs, accepted))
 		done.PromptLogprobs = append(done.PromptLogprobs, nil)

@@ -6,9 +6,9 @@ type Kind uint8
 const (
 	// ByModel is the kind of drafts that a model makes.
 	ByModel Kind = iota
-	// Forced is the kind of drafts of a text that an output constraint forces, and ForcedLast that of the last of
-	// them, which may be part of a longer token.
+	// Forced is the kind of drafts of a text that an output constraint forces.
 	Forced
+	// ForcedLast is that of the last of them, which may be part of a longer token.
 	ForcedLast
 	firstLookedUp
 

@@ -2,7 +2,8 @@
 // several in one step, and says how many drafts are worth their time.
 //
 // Lookup drafts from the sequence itself: where its last tokens stood before, what came
-// after them comes again in texts that repeat their prompt. An engine may have a model that
+// after them comes again in texts that repeat their prompt. An output constraint may force
+// tokens (Forced, ForcedLast). An engine may have a model that
 // drafts (package drafting). OfAll is how often drafts of each Kind were right at a worker,
 // Acceptance how those of one sequence differ. Planner makes of that, and of what steps and
 // drafts take (StepTimes, DraftTimes), how many each sequence of a step gets.

@@ -32,7 +32,7 @@ const (
 
 // RegisterFlags adds the flags, with defaults that work.
 func (s *Speculation) RegisterFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&s.Speculate, "speculate", SpeculateOff, "speculative decoding on decode workers: off; ngram, which drafts the next tokens where the last ones stood before in the same text; or draft, which has a smaller model draft them (--draft-model). The tokens are the same either way")
+	fs.StringVar(&s.Speculate, "speculate", SpeculateOff, "speculative decoding on decode workers: off; ngram, which drafts what an output constraint forces and what stood behind the last tokens before in the same text; or draft, which has a smaller model draft them (--draft-model). The tokens are the same either way")
 	fs.IntVar(&s.SpeculateTokens, "speculate-tokens", defaultSpeculateTokens, "maximum tokens of one sequence that a decode worker drafts for a step with --speculate; it drafts fewer where that costs more than it gives")
 }
 

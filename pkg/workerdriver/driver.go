@@ -68,6 +68,7 @@ type Driver struct {
 	layerDone  func(layer int)
 	layersDone func()
 	masking    sync.WaitGroup // of prepareMasks
+	forcer     engine.Forcer  // of Run
 	maskBudget grammar.Budget
 	nextMask   int // where prepareMasks begins; its own while it runs
 

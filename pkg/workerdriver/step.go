@@ -82,7 +82,7 @@ func (d *Driver) compute(ctx context.Context, next step) (engine.Output, error) 
 // outcome is what the scheduler hears of a step.
 func (d *Driver) outcome(ctx context.Context, run scheduler.RunStep, out engine.Output, err error) scheduler.StepDone {
 	if err == nil {
-		return scheduler.StepDone{Tokens: out.Tokens, Accepted: out.Accepted, Drafts: out.Drafts, Logprobs: out.Logprobs, DraftLogprobs: out.DraftLogprobs, PromptLogprobs: out.PromptLogprobs, Cut: out.Cut, Forced: out.Forced(run.Batch), Compute: out.Compute, Drafting: out.Drafting, Reading: out.Reading}
+		return scheduler.StepDone{Tokens: out.Tokens, Accepted: out.Accepted, Drafts: out.Drafts, Logprobs: out.Logprobs, DraftLogprobs: out.DraftLogprobs, PromptLogprobs: out.PromptLogprobs, Cut: out.Cut, Forced: d.forcer.Forced(run.Batch, &out), Compute: out.Compute, Drafting: out.Drafting, Reading: out.Reading}
 	}
 	if ctx.Err() == nil {
 		d.cfg.Logger.Error("engine step failed", "error", err, "sequences", len(run.Parts))

@@ -35,23 +35,11 @@ func (e *Engine) ask(batch engine.Batch) bool {
 		most := min(s.Sample.DraftRequest.Most, e.capacity.MaxDrafts, len(s.Blocks)*e.capacity.Layout.BlockTokens-end, e.Model().ContextTokens-end)
 		known := len(s.Sample.History.Prompt) + len(s.Sample.History.Generated)
 		if most > 0 && known == end {
-			e.drafters = append(e.drafters, e.drafter(i, s.Sample, most))
+			x := e.texts.of(s.Sample.DraftRequest.Sequence, s.Sample.History)
+			e.drafters = append(e.drafters, &drafter{index: i, sample: s.Sample, text: x, known: len(x.tokens), most: most, drafts: make([]int32, 0, most)})
 		}
 	}
 	return len(e.drafters) > 0
-}
-
-// drafter begins the drafts of a sequence: with text that has to come.
-func (e *Engine) drafter(index int, sample *engine.Sample, most int) *drafter {
-	g := &drafter{index: index, sample: sample, text: e.texts.of(sample.DraftRequest.Sequence, sample.History), most: most}
-	g.known = len(g.text.tokens)
-	forced := sample.Forced(sample.History.Generated, most)
-	if g.drafts = forced.Tokens; forced.Open {
-		g.drafts = g.drafts[:len(g.drafts)-1] // the draft model knows better how the text goes on
-	}
-	g.text.tokens = append(g.text.tokens, g.drafts...)
-	g.drafts = slices.Grow(g.drafts, most-len(g.drafts))
-	return g
 }
 
 // makeDrafts has the draft model draw, for all of a step together: a token of each in a round.
@@ -59,7 +47,6 @@ func (e *Engine) makeDrafts(ctx context.Context) error {
 	wanting := e.members[:0]
 	for _, g := range e.drafters {
 		switch {
-		case len(g.drafts) == g.most: // all of them are forced
 		case g.text.spoilt:
 		case g.comesTooLate():
 			e.texts.drop(g.sample.DraftRequest.Sequence)
@@ -149,8 +136,8 @@ func (e *Engine) reserve(g *drafter) bool {
 	}
 	// The last draft is not computed.
 	fits := e.draft.Model().ContextTokens - (g.known - 1)
-	for _, most := range []int{min(g.most, fits), min(len(g.drafts)+1, fits)} {
-		if most > len(g.drafts) && e.texts.reserve(g.text, g.known+most-1) {
+	for _, most := range []int{min(g.most, fits), min(1, fits)} {
+		if most > 0 && e.texts.reserve(g.text, g.known+most-1) {
 			g.most = most
 			return true
 		}
