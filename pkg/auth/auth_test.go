@@ -230,6 +230,8 @@ func TestTokens(t *testing.T) {
 		{"of another issuer", p.token(t, func(c map[string]any) { c["iss"] = "https://evil.example.com" }), codes.Unauthenticated},
 		{"for another service", p.token(t, func(c map[string]any) { c["aud"] = "shop" }), codes.Unauthenticated},
 		{"without a tenant", p.token(t, func(c map[string]any) { delete(c, "tenant") }), codes.Unauthenticated},
+		{"with a tenant that looks like another", p.token(t, func(c map[string]any) { c["tenant"] = "acme\u202e" }), codes.Unauthenticated},
+		{"with a tenant and spaces", p.token(t, func(c map[string]any) { c["tenant"] = " acme" }), codes.Unauthenticated},
 		{"with a tenant that is no text", p.token(t, func(c map[string]any) { c["tenant"] = 7 }), codes.Unauthenticated},
 		{"with negative limits", p.token(t, func(c map[string]any) { c["tandem_limits"] = map[string]any{"concurrency": -1} }), codes.Unauthenticated},
 		{"with a limit that is not known", p.token(t, func(c map[string]any) { c["tandem_limits"] = map[string]any{"request_per_minute": 1} }), codes.Unauthenticated},

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -80,8 +81,9 @@ func CheckKey(k *controlv1.ApiKey) (field, problem string) {
 
 // checkTenant says why a tenant cannot be called so.
 func checkTenant(tenant string) error {
-	if tenant == "" || len(tenant) > maxTenantBytes || !utf8.ValidString(tenant) || strings.ContainsFunc(tenant, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return fmt.Errorf("has to be 1 to %d bytes of UTF-8 without control characters", maxTenantBytes)
+	hidden := func(r rune) bool { return !unicode.IsPrint(r) } // it could look like another one
+	if tenant == "" || len(tenant) > maxTenantBytes || !utf8.ValidString(tenant) || strings.ContainsFunc(tenant, hidden) || tenant != strings.TrimSpace(tenant) {
+		return fmt.Errorf("has to be 1 to %d bytes of printable UTF-8, without spaces at its ends", maxTenantBytes)
 	}
 	return nil
 }

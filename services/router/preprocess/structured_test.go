@@ -81,7 +81,7 @@ func TestFormsCountForWhoCalls(t *testing.T) {
 		ctx := auth.With(t.Context(), &auth.Principal{Tenant: caller}, "")
 		p, err := models.Plan(ctx, time.Now(), &inferencev1.GenerateRequest{
 			Tenant: others, Input: &inferencev1.GenerateRequest_Prompt{Prompt: "a"},
-			StructuredOutput: &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Regex{Regex: "x"}},
+			StructuredOutput: &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Regex{Regex: "of " + caller}},
 		}, nil)
 		if busy := status.Code(err) == codes.ResourceExhausted; busy != (caller == "one") {
 			t.Errorf("a form of %q in the name of %q: %v", caller, others, err)
