@@ -11,11 +11,11 @@
 //	                   one worker), look (some of very many workers), kv_holder, hedge
 //	policies           policies, policy_*; pooluse (how all requests use the pools), pools (what
 //	                   they serve then), undisturbed (first tokens), lengths (of prompts let in)
-//	predictions        predict (corrections by what came true), steptime, doubted (not measured),
+//	predictions        predict (corrections by what came true), steptime, worker_times, doubted (not measured),
 //	                   slow_workers, prompt_slowdown, network, gaps, stores (fetching blocks)
 //	prefixes           prefix (hashes), snapshots (the index), expected (prompts on their way)
 //	queue              queue, pump (who goes next), held_requests (kept back from busy workers),
-//	                   waking, shares (of tenants), classes
+//	                   waking, shares (of tenants), tenants, classes
 //	requests           requests (those that run), arrivals, retries, silence, refuse, unserved
 //	workers            view (what etcd lists), handshake, worker, facts, groups, departed, redial
 //	their load         load (what this router sent), shared_blocks (of its requests), reports (what
