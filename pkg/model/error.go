@@ -32,7 +32,7 @@ func (e *Error) Error() string {
 		b.WriteString(": " + e.Problem)
 	}
 	if e.Err != nil {
-		b.WriteString(": " + e.Err.Error())
+		b.WriteString(": " + inner(e.Err.Error()))
 	}
 	if e.Remedy != "" {
 		b.WriteString("; " + e.Remedy)
@@ -51,6 +51,15 @@ const (
 )
 
 const remedyDownload = "the file is damaged or incomplete: fetch it again"
+
+// inner leaves out the middle of a cause's text, which may quote all of a file.
+func inner(s string) string {
+	const first, last = 400, 200
+	if len(s) > first+last {
+		s = strings.ToValidUTF8(s[:first], "") + "..." + strings.ToValidUTF8(s[len(s)-last:], "")
+	}
+	return s
+}
 
 // clip quotes a name that came out of a file, which may be long or unprintable.
 func clip(s string) string {

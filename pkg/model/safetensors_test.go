@@ -96,6 +96,7 @@ func FuzzParseHeader(f *testing.F) {
 	f.Add([]byte(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"__metadata__":{"format":"pt"}}`), int64(8))
 	f.Add([]byte(`{"a":{"dtype":"BF16","shape":[1,2],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[],"data_offsets":[4,5]}} `), int64(5))
 	f.Add([]byte(`{"a":{"dtype":"F64","shape":[9223372036854775807,3],"data_offsets":[0,9223372036854775807]}}`), int64(math.MaxInt64))
+	f.Add([]byte(strings.Repeat("8", 3000)), int64(0))
 	f.Fuzz(func(t *testing.T, header []byte, dataBytes int64) {
 		entries, err := model.ParseHeader("x", header, dataBytes)
 		if err != nil {
