@@ -236,6 +236,7 @@ func TestTokens(t *testing.T) {
 		{"with negative limits", p.token(t, func(c map[string]any) { c["tandem_limits"] = map[string]any{"concurrency": -1} }), codes.Unauthenticated},
 		{"with a limit that is not known", p.token(t, func(c map[string]any) { c["tandem_limits"] = map[string]any{"request_per_minute": 1} }), codes.Unauthenticated},
 		{"with limits that are null", p.token(t, func(c map[string]any) { c["tandem_limits"] = nil }), codes.Unauthenticated},
+		{"with a limit that is null", p.token(t, func(c map[string]any) { c["tandem_limits"] = map[string]any{"concurrency": nil} }), codes.Unauthenticated},
 		{"with a limit that is text", p.token(t, func(c map[string]any) { c["tandem_limits"] = map[string]any{"concurrency": "1"} }), codes.Unauthenticated},
 		{"with LIMITS", p.token(t, func(c map[string]any) {
 			c["TANDEM_LIMITS"] = map[string]any{"tokens_per_minute": 9}
@@ -295,6 +296,31 @@ func TestProviderRotatesItsKeys(t *testing.T) {
 	if _, got := code(t, a, "Bearer "+p.token(t, nil), auth.Generate); got != codes.OK {
 		t.Errorf("without the provider: %s", got)
 	}
+}
+
+// A provider with no key that is known here is asked again: until it has one, no token is taken.
+func TestNoKeyIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &identityProvider{folder: t.TempDir(), issuer: "https://id.example.com"}
+		p.rotate(t, "one")
+		p.write(t, "discovery.json", map[string]string{"issuer": p.issuer, "jwks_uri": "keys.json"})
+		p.write(t, "keys.json", map[string]any{"keys": []any{map[string]string{"kty": "AKP", "alg": "ML-DSA-65"}}})
+		a := auth.New(auth.Options{Config: auth.Config{OIDC: filepath.Join(p.folder, "discovery.json"), Audience: "tandem", TenantClaim: "tenant"}})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { a.Run(ctx) })
+		defer running.Wait()
+		defer cancel()
+		synctest.Wait()
+		if _, got := code(t, a, "Bearer "+p.token(t, nil), auth.Generate); got != codes.Unavailable {
+			t.Errorf("while no key is known: %s", got)
+		}
+		p.rotate(t, "two")
+		<-time.After(time.Minute)
+		if _, got := code(t, a, "Bearer "+p.token(t, nil), auth.Generate); got != codes.OK {
+			t.Errorf("once one is: %s", got)
+		}
+	})
 }
 
 // slowProvider answers from files, once the test lets it.

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -96,7 +97,7 @@ func readProvider(ctx context.Context, source string) (*provider, error) {
 	for _, raw := range set.Keys {
 		var key jose.JSONWebKey
 		if err := json.Unmarshal(raw, &key); err != nil { // of a kind that is not known here: the others count (RFC 7517, 5)
-			unread = fmt.Errorf("a key cannot be read: %w", err)
+			unread = fmt.Errorf("there is no public key for signatures that can be read: %w", err)
 			continue
 		}
 		if key.Valid() && key.IsPublic() && (key.Use == "" || key.Use == "sig") {
@@ -104,7 +105,7 @@ func readProvider(ctx context.Context, source string) (*provider, error) {
 		}
 	}
 	if len(p.keys) == 0 {
-		return nil, errors.Join(fmt.Errorf("%s: there is no public key for signatures", keysAt), unread)
+		return nil, fmt.Errorf("%s: %w", keysAt, cmp.Or(unread, errors.New("there is no public key for signatures")))
 	}
 	return p, nil
 }

@@ -152,7 +152,7 @@ func (t *tokens) principal(ctx context.Context, token string) (*Principal, error
 		verified, err = provider.verifier.Verify(ctx, token)
 	}
 	if expired, is := errors.AsType[*oidc.TokenExpiredError](err); is && expired.Expiry.Before(time.Unix(1, 0)) {
-		err = errors.New(`it has no claim "exp"`)
+		err = errors.New(`its claim "exp" is missing or 0`)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the token is not valid: %w", err)
@@ -247,7 +247,7 @@ func limitsOf(claim json.RawMessage) (l quota.Limits, err error) {
 		if field == nil {
 			return l, fmt.Errorf(`its claim "tandem_limits" has %q: known are %s`, name, strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
 		}
-		if json.Unmarshal(value, field) != nil || *field < 0 {
+		if string(value) == "null" || json.Unmarshal(value, field) != nil || *field < 0 {
 			return l, fmt.Errorf(`its claim "tandem_limits" has %q that is not a number from 0 on`, name)
 		}
 	}

@@ -24,10 +24,10 @@
 //
 // With Config.MaxDrafts a sequence that decodes may have drafts of its next tokens in a
 // step: what its output constraint forces, then what stood behind its last tokens before in its text;
-// or with Config.EngineDrafts such as the engine makes, which is only told how many it may. Which get how many is decided by how often
-// drafts were right and by what steps and drafts took (package speculation). The engine says how many,
-// from the first on, are what it drew; those are sampled as if each had had a step of its own. The
-// rest leave nothing behind: nothing counts, publishes or sends what is beyond a sequence's
+// or with Config.EngineDrafts such as the engine makes, which is only told how many it may. Which
+// get how many is decided by how often drafts were right and by what steps and drafts took (package
+// speculation). The engine says how many, from the first on, are what it drew; those are sampled as
+// if each had had a step of its own. The rest leave nothing behind: nothing counts, publishes or sends what is beyond a sequence's
 // tokens. For its drafts a sequence may have one block more than it needs, which it gives
 // back before anybody is preempted.
 //

@@ -84,7 +84,6 @@ func Measure(ctx context.Context, weights, draft *cpu.Weights, plan Plan, progre
 			return nil, err
 		}
 	}
-	judged := 0
 	var all [2]run // of each way
 	for round := range plan.Rounds {
 		prompts, err := plan.prompts(ctx, e, round)
@@ -105,14 +104,14 @@ func Measure(ctx context.Context, weights, draft *cpu.Weights, plan Plan, progre
 			return nil, errors.New("speculation changed tokens, which is a bug: report it with this command")
 		}
 		r.Gains = append(r.Gains, speculative.rate()/plain.rate())
-		r.Drafts, r.Accepted, judged = r.Drafts+speculative.drafted, r.Accepted+speculative.accepted, judged+speculative.judged
 		for i := range all {
 			all[i].add(&runs[i])
 		}
 		progress(int64(round+1), int64(plan.Rounds))
 	}
 	r.PlainTokens, r.SpeculativeTokens, r.Gain = all[0].rate(), all[1].rate(), stats.Median(r.Gains)
-	if judged > 0 {
+	r.Drafts, r.Accepted = all[1].drafted, all[1].accepted
+	if judged := all[1].judged; judged > 0 {
 		r.Acceptance = float64(r.Accepted) / float64(judged)
 	}
 	r.TokensPerStep = float64(all[1].tokens) / float64(all[1].parts)
@@ -162,9 +161,10 @@ type run struct {
 
 func (q *run) rate() float64 { return float64(q.tokens) / q.took.Seconds() }
 
-// add counts another run's steps.
+// add counts another run's steps and drafts.
 func (q *run) add(other *run) {
 	q.took, q.drafting, q.tokens, q.parts = q.took+other.took, q.drafting+other.drafting, q.tokens+other.tokens, q.parts+other.parts
+	q.drafted, q.accepted, q.judged = q.drafted+other.drafted, q.accepted+other.accepted, q.judged+other.judged
 }
 
 // newScheduler makes a worker's scheduler, which lives through all rounds: what it learns of drafts

@@ -25,8 +25,9 @@ func newBenchSpeculationCommand() *cobra.Command {
 		Long: `Decodes with the CPU engine and a worker's scheduler, in this process, with and
 without draft tokens (--speculate ngram) in turns, and fails if the tokens differ.
 
-The model writes a passage for each sequence first. A prompt is the passage --repeats
-times and its beginning, so that the text repeats itself, as in editing or retrieval. Of the
+In each round the model first writes new passages, one for each sequence. A prompt is the
+passage --repeats times and its beginning, so that the text repeats itself, as in editing
+or retrieval. Of the
 drafts, --keep says which share stays as it is. The others are made wrong: --keep 0.8
 stands for a source of drafts of which each is right in 80 of 100 cases at most, and
 --keep 0 for texts in which every draft is wrong.
